@@ -1,0 +1,207 @@
+"""A frozen pretrained base: load it, know it again, run tasks over it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from adaptree import cache, heads
+from adaptree.data.batch import collate, group
+from adaptree.data.encode import Encoder, Row, Text
+from adaptree.errors import BaseError, TaskCorrupt, WrongBase
+from adaptree.fingerprint import fingerprint
+from adaptree.heads import Prediction
+from adaptree.host import Host
+from adaptree.methods import Plan, parse
+from adaptree.models import config_of, locate
+from adaptree.sites import Architecture
+
+if TYPE_CHECKING:
+    from adaptree.task import Task
+
+
+class Base:
+    """One frozen model with its tokenizer. Tasks are bound to it as data; it holds none of them."""
+
+    def __init__(
+        self,
+        name: str,
+        host: Host,
+        encoder: Encoder,
+        *,
+        location: str,
+        pooling: str,
+        limit: int,
+        digest: str,
+        device: str = "cpu",
+    ) -> None:
+        self.name = name
+        self.location = location
+        """What `load_base` finds it by on this machine."""
+        self.host = host
+        self.encoder = encoder
+        self.pooling = pooling
+        self.limit = limit
+        """The longest input, in tokens."""
+        self.fingerprint = digest
+        self.device = device
+
+    @property
+    def width(self) -> int:
+        return self.host.sites.sites[0].width
+
+    def hidden(self, rows: Sequence[Row], host: Host | None = None) -> tuple[Tensor, Tensor]:
+        """Last hidden states and mask of some encoded rows, in this base or in a tree of it."""
+        inputs = collate(rows, self.encoder.pad_id, self.device)
+        return (host or self.host).backbone(**inputs).last_hidden_state, inputs["attention_mask"]
+
+    def bind(self, task: Task) -> Bound:
+        """The base with this task: predicts, and leaves both as they are."""
+        return Bound(self, task)
+
+    def __repr__(self) -> str:
+        return f"Base({self.name}: {self.host.sites.architecture}, {self.host.sites.depth} layers, {self.width} wide)"
+
+
+class Bound:
+    """A base and a task on it."""
+
+    def __init__(self, base: Base, task: Task) -> None:
+        record = task.record
+        if record.base.get("fingerprint") != base.fingerprint:
+            raise WrongBase(
+                f"the task '{record.name}' was trained on another base ({record.base.get('name')}), not on {base.name}.",
+                hint=f"Load that one: --base {record.base.get('name')}",
+            )
+        self.base = base
+        self.task = task
+        self.kind = heads.for_record(record)
+        self._v = {name: tensor.to(base.device) for name, tensor in task.weights.items()}
+        try:
+            self._plan: Plan = base.host.hook(parse(record.method).plan(base.host.sites, self._v))
+        except KeyError as error:
+            raise TaskCorrupt(f"the task '{record.name}' lacks the weight {error}.", hint="Train it again.") from error
+
+    def predict(self, inputs: Sequence[Any], *, min_score: float | None = None, batch_size: int = 64) -> list[Prediction]:
+        """An answer for each text or pair, in order."""
+        return self.kind.predictions(self.logits(inputs, batch_size=batch_size), min_score)
+
+    def logits(self, inputs: Sequence[Any], *, batch_size: int = 64) -> Tensor:
+        """(n, labels): the bits do not depend on what else is in the batch."""
+        texts = heads.as_texts([inputs] if isinstance(inputs, str) else inputs)
+        rows = self.base.encoder.encode(texts, self.task.record.max_length) if texts else []
+        return score(self.base, rows, self._v, self._plan, self.task.record.pooling, batch_size)
+
+    def __repr__(self) -> str:
+        return f"Bound({self.task!r} on {self.base!r})"
+
+
+def score(
+    base: Base,
+    rows: Sequence[Row],
+    v: dict[str, Any],
+    plan: Plan | None,
+    pooling: str,
+    batch_size: int = 64,
+    host: Host | None = None,
+) -> Tensor:
+    """The head's output for encoded rows, in their order; with no plan, the one that `host` is bound to."""
+    out = torch.empty(len(rows), v["head.bias"].shape[-1])
+    with torch.inference_mode(), nullcontext() if plan is None else base.host.running(plan):
+        for at in group([len(row.ids) for row in rows], batch_size):
+            hidden, mask = base.hidden([rows[i] for i in at], host)
+            out[torch.from_numpy(at)] = heads.apply(heads.pool(hidden, mask, pooling), v).cpu()
+    return out
+
+
+def load_base(
+    name: str | Path = "minilm",
+    *,
+    architecture: Architecture | None = None,
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
+    device: str = "cpu",
+) -> Base:
+    """Load a base, frozen: 'minilm' (embedded), 'mpnet', a folder, or a name on the Hugging Face hub."""
+    from transformers import AutoConfig, AutoModel, T5EncoderModel
+    from transformers.utils import logging
+
+    folder = locate(name, allow_pickle=allow_pickle)
+    says = config_of(folder)
+    logging.disable_progress_bar()
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
+    try:
+        config = AutoConfig.from_pretrained(str(folder), **options)
+        loader = T5EncoderModel if config.model_type == "t5" else AutoModel
+        model, info = loader.from_pretrained(
+            str(folder),
+            dtype=torch.float32,
+            use_safetensors=None if allow_pickle else True,
+            output_loading_info=True,
+            **options,
+        )
+    except (OSError, ValueError, RuntimeError, KeyError, ImportError) as error:
+        raise BaseError(_reason(name, error), hint=_way_out(error)) from error
+    finally:
+        logging.set_verbosity(verbosity)
+    missing = sorted(key for key in info["missing_keys"] if not key.startswith("pooler"))
+    if missing:
+        raise BaseError(f"the weights in '{folder.name}' lack {len(missing)} of the model's, such as {missing[0]}.")
+    model.requires_grad_(False).eval().to(device)
+    host = Host(model, architecture)
+    host.probe()
+    files = [path for path in folder.iterdir() if path.suffix in (".safetensors", ".json", ".bin")]
+    encoder = Encoder.load(folder, says, trust_remote_code=trust_remote_code)
+    here = Path(name).expanduser()
+    return Base(
+        here.resolve().name if folder == here else str(name),
+        host,
+        encoder,
+        location=str(here.resolve()) if folder == here else str(name),
+        pooling=_pooling(folder) or host.sites.pooling,
+        limit=limit_of(says),
+        digest=cache.digest_of(files, f"fingerprint of {torch.float32}", lambda: fingerprint(host.backbone)),
+        device=device,
+    )
+
+
+def _reason(name: str | Path, error: Exception) -> str:
+    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return f"the model in '{name}' cannot be loaded: {first}"
+
+
+def _way_out(error: Exception) -> str:
+    text = str(error)
+    if "trust_remote_code" in text:
+        return "It brings code of its own: pass --trust-remote-code if you trust it."
+    if "safetensors" in text:
+        return "Only safetensors is read by default: pass --allow-pickle if you trust the file."
+    return "A folder needs config.json, model.safetensors and tokenizer.json."
+
+
+def _pooling(folder: Path) -> str | None:
+    """What a sentence-embedding model says of itself."""
+    path = folder / "1_Pooling" / "config.json"
+    if not path.is_file():
+        return None
+    says = json.loads(path.read_text())
+    for key, how in (("pooling_mode_mean_tokens", "mean"), ("pooling_mode_cls_token", "first")):
+        if says.get(key):
+            return how
+    return None
+
+
+def limit_of(config: Mapping[str, Any]) -> int:
+    """The longest input that the positions allow, in tokens; RoBERTa and its like lose those up to the padding id."""
+    limit = int(config.get("max_position_embeddings") or config.get("n_positions") or 512)
+    if config.get("model_type") in ("roberta", "xlm-roberta", "mpnet"):
+        limit -= int(config.get("pad_token_id", 1)) + 1
+    return limit

@@ -1,0 +1,44 @@
+"""adaptree evaluate"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from adaptree.cli import app as options
+from adaptree.cli.app import app
+from adaptree.cli.show import Format, emit, emit_one, out
+
+
+@app.command()
+def evaluate(
+    task: Annotated[str, typer.Argument(help="A task's name, or name@version.")],
+    data: Annotated[str, typer.Argument(help="A labelled file.")],
+    base: options.BaseOption = None,
+    text: options.Text = None,
+    text_pair: options.TextPair = None,
+    label: options.Label = None,
+    encoding: options.Encoding = "utf-8",
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+    store: options.StoreOption = None,
+    form: Annotated[Format, typer.Option("--format")] = Format.table,
+    debug: options.Debug = False,
+) -> None:
+    """Score a task on a labelled file."""
+    from adaptree import api
+    from adaptree.store import Store
+
+    bound = api.open_task(Store(store), task, base=base, device=device, threads=threads)
+    result = api.evaluate(bound, data, encoding=encoding, text=text, text_pair=text_pair, label=label)
+    if form is not Format.table:
+        emit_one(result, form)
+        return
+    spans = result["intervals"]["test"]
+    rows = [
+        {"metric": key, "value": value, "interval": f"{spans[key][0]:.4f} - {spans[key][1]:.4f}"}
+        for key, value in result["metrics"]["test"].items()
+    ]
+    emit(rows, form, {"metric": "", "value": result["task"], "interval": "95 %"})
+    out().print(f"{result['rows']:,} rows")

@@ -1,0 +1,83 @@
+"""adaptree predict"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from adaptree.cli import app as options
+from adaptree.cli.app import app
+from adaptree.cli.show import Format, emit
+from adaptree.errors import UsageError
+
+if TYPE_CHECKING:
+    from adaptree.base import Bound
+    from adaptree.heads import Prediction
+
+
+@app.command()
+def predict(
+    task: Annotated[str, typer.Argument(help="A task's name, or name@version.")],
+    texts: Annotated[list[str] | None, typer.Argument(help="Texts; - reads them from stdin, one a line.")] = None,
+    file: Annotated[str | None, typer.Option("--file", help="A data file: its columns are kept, the answer's added.")] = None,
+    text: options.Text = None,
+    text_pair: options.TextPair = None,
+    min_score: Annotated[float | None, typer.Option(min=0, max=1, help="Abstain below this probability.")] = None,
+    base: options.BaseOption = None,
+    encoding: options.Encoding = "utf-8",
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+    store: options.StoreOption = None,
+    form: Annotated[Format | None, typer.Option("--format", help="Default: a table, or csv with --file.")] = None,
+    debug: options.Debug = False,
+) -> None:
+    """Answer texts, one after the other, in their order. The two texts of a pair are separated by a tab."""
+    from adaptree import api
+    from adaptree.store import Store
+
+    if (file is None) == (not texts):
+        raise UsageError("give either texts or --file.", hint='adaptree predict TASK "some text"')
+    bound = api.open_task(Store(store), task, base=base, device=device, threads=threads)
+    if file is not None:
+        answers = api.predict_rows(bound, file, encoding=encoding, min_score=min_score, text=text, text_pair=text_pair)
+        form = form or Format.csv
+        if form in (Format.json, Format.jsonl):
+            emit((answer.to_dict() for _, answer in answers), form)
+        else:
+            emit((_beside(row, answer) for row, answer in answers), form)
+        return
+    form = form or Format.table
+    lines = (line.rstrip("\r\n") for line in sys.stdin) if texts == ["-"] else iter(texts or [])
+    pairs = _answer_lines(bound, lines, min_score)
+    if form in (Format.json, Format.jsonl):
+        emit((answer.to_dict() for _, answer in pairs), form)
+    else:
+        emit(({**_columns(answer), "text": line} for line, answer in pairs), form)
+
+
+def _answer_lines(bound: Bound, lines: Iterable[str], min_score: float | None) -> Iterator[tuple[str, Prediction]]:
+    pair = bool(bound.task.record.columns.get("pair"))
+    lines = iter(lines)
+    while chunk := list(islice(lines, 1024)):
+        inputs: list[Any] = []
+        for line in chunk:
+            first, tab, second = line.partition("\t")
+            if pair and not tab:
+                raise UsageError(f"the task '{bound.task.record.name}' takes two texts: separate them with a tab.")
+            inputs.append((first, second) if pair else line)
+        yield from zip(chunk, bound.predict(inputs, min_score=min_score), strict=True)
+
+
+def _columns(answer: Prediction) -> dict[str, Any]:
+    if answer.value is not None:
+        return {"prediction": answer.value}
+    return {"prediction": answer.label, "score": answer.score}
+
+
+def _beside(row: dict[str, Any], answer: Prediction) -> dict[str, Any]:
+    """The row with the answer's columns; where the row has a column of that name, the answer's gets another."""
+    return row | {f"predicted_{key}" if key in row else key: value for key, value in _columns(answer).items()}

@@ -1,0 +1,187 @@
+"""How results and progress are shown: tables for people, plain formats for programs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+Event = dict[str, Any]
+
+
+class Format(StrEnum):
+    table = "table"
+    json = "json"
+    jsonl = "jsonl"
+    csv = "csv"
+
+
+def emit(rows: Iterable[Mapping[str, Any]], form: Format, columns: Mapping[str, str] | None = None) -> None:
+    """Print rows in the form asked for; `columns` chooses and titles those of a table."""
+    if form is Format.json:
+        print(json.dumps(list(rows), ensure_ascii=False))
+    elif form is Format.jsonl:
+        for row in rows:
+            print(json.dumps(row, ensure_ascii=False))
+    elif form is Format.csv:
+        write_csv(rows)
+    else:
+        _table(list(rows), columns)
+
+
+def emit_one(row: Mapping[str, Any], form: Format) -> None:
+    """Print one object; as csv its nested values are joined with dots."""
+    if form is Format.csv:
+        write_csv([dict(_flat(row))])
+    else:
+        print(json.dumps(row, ensure_ascii=False, indent=None if form is Format.jsonl else 1))
+
+
+def write_csv(rows: Iterable[Mapping[str, Any]]) -> None:
+    writer = None
+    for row in rows:
+        if writer is None:
+            writer = csv.DictWriter(sys.stdout, fieldnames=list(row), lineterminator="\n")
+            writer.writeheader()
+        writer.writerow(row)
+
+
+def _flat(row: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for key, value in row.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _table(rows: list[Mapping[str, Any]], columns: Mapping[str, str] | None) -> None:
+    from rich import box
+    from rich.table import Table
+
+    if not rows:
+        return
+    titles = columns or {key: key for key in rows[0]}
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for key, title in titles.items():
+        numeric = all(isinstance(row.get(key), int | float | None) for row in rows)
+        table.add_column(title, justify="right" if numeric else "left", overflow="fold", no_wrap=numeric)
+    for row in rows:
+        table.add_row(*(cell(row.get(key)) for key in titles))
+    out().print(table)
+
+
+def out(stderr: bool = False) -> Any:
+    """A console that never cuts or colours what goes into a pipe."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(file=stream, width=None if stream.isatty() else 160, highlight=False, markup=False, emoji=False)
+
+
+def cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4f}" if abs(value) < 10 else f"{value:,.1f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def say(text: str, quiet: bool = False) -> None:
+    """A note, on stderr."""
+    if not quiet:
+        print(text, file=sys.stderr, flush=True)
+
+
+def size(count: float) -> str:
+    for unit in ("B", "KB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+def duration(seconds: float) -> str:
+    whole = round(seconds)
+    return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s" if whole < 120 else f"{whole // 60} min {whole % 60} s"
+
+
+class Progress:
+    """A run's events as a progress bar on a terminal, as plain lines in a pipe, as nothing when quiet."""
+
+    def __init__(self, quiet: bool = False, also: Sequence[Callable[[Event], None]] = ()) -> None:
+        self.quiet = quiet
+        self.also = also
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __call__(self, event: Event) -> None:
+        for listener in self.also:
+            listener(event)
+        if self.quiet:
+            return
+        handler = getattr(self, f"_{event['event']}", None)
+        if handler is not None:
+            handler(event)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _note(self, event: Event) -> None:
+        self._line(f"note: {event['text']}")
+
+    def _start(self, event: Event) -> None:
+        settings, columns = event["settings"], event["columns"]
+        texts = columns.text + (f" + {columns.pair}" if columns.pair else "")
+        what = f"{len(event['labels'])} labels" if event["labels"] else "a number"
+        self._line(
+            f"{event['name']}: {event['kind']} ({what}) from '{texts}' → '{columns.label}'; "
+            f"{event['train']:,} rows to train on, {event['validation']:,} to validate"
+        )
+        self._line(
+            f"{event['method']} on {event['base']}, {settings['epochs']} epochs, lr {settings['lr']:g}, "
+            f"batch {settings['batch_size']}, seed {settings['seed']}"
+        )
+        if sys.stderr.isatty():
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as Bar
+
+            self._bar = Bar(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=24),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[state]}"),
+                TimeRemainingColumn(),
+                console=out(stderr=True),
+                transient=True,
+            )
+            self._bar.start()
+            self._task = self._bar.add_task("epoch 1", total=event["train"] * settings["epochs"], state="")
+
+    def _step(self, event: Event) -> None:
+        if self._bar is not None:
+            state = f"loss {event['loss']:.3f}  {event['tokens_per_second']:,.0f} tokens/s"
+            description = f"epoch {event['epoch']}/{event['epochs']}"
+            self._bar.update(self._task, completed=event["seen"], description=description, state=state)
+
+    def _epoch(self, event: Event) -> None:
+        best = "  ← best so far" if event["best"] == event["epoch"] else ""
+        self._line(
+            f"epoch {event['epoch']:>2}/{event['epochs']}  loss {event['train_loss']:.4f}  "
+            f"{event['metric']} {event[event['metric']]:.4f}  {duration(event['seconds'])}{best}"
+        )
+
+    def _line(self, text: str) -> None:
+        if self._bar is not None:
+            self._bar.console.print(text)
+        else:
+            print(text, file=sys.stderr, flush=True)

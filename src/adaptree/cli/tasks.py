@@ -1,0 +1,94 @@
+"""adaptree list, show, history, remove"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from adaptree.cli import app as options
+from adaptree.cli.app import app
+from adaptree.cli.show import Format, emit, emit_one, out, say, size
+
+FormatOption = Annotated[Format, typer.Option("--format")]
+TITLES = {
+    "task": "task", "kind": "kind", "method": "method", "base": "base", "metric": "metric", "score": "score",
+    "trained": "trained", "percent": "% of base", "size": "size", "created": "created",
+}  # fmt: skip
+
+
+@app.command("list")
+def list_(store: options.StoreOption = None, form: FormatOption = Format.table, debug: options.Debug = False) -> None:
+    """The tasks in the store, the newest version of each."""
+    from adaptree.store import Store
+
+    where = Store(store)
+    found = where.list()
+    _emit(found, form)
+    if not found:
+        say(f"no tasks in {where.path} yet.  adaptree train DATA --name NAME")
+
+
+@app.command()
+def history(
+    task: str, store: options.StoreOption = None, form: FormatOption = Format.table, debug: options.Debug = False
+) -> None:
+    """All versions of a task."""
+    from adaptree.store import Store
+
+    _emit(Store(store).history(task), form)
+
+
+@app.command()
+def show(
+    task: Annotated[str, typer.Argument(help="A task's name, or name@version.")],
+    store: options.StoreOption = None,
+    form: FormatOption = Format.table,
+    debug: options.Debug = False,
+) -> None:
+    """A task's card, or with --format json its whole record."""
+    from adaptree import card
+    from adaptree.store import Store
+    from adaptree.task import read_record
+
+    record = read_record(Store(store).path_of(task), called=task)
+    if form is Format.table:
+        console = out()
+        if console.is_terminal:
+            from rich.markdown import Markdown
+
+            console.print(Markdown(card.write(record).partition("---\n")[2].partition("---\n")[2]))
+        else:
+            print(card.write(record))
+    else:
+        emit_one(record.to_json(), form)
+
+
+@app.command()
+def remove(
+    task: Annotated[str, typer.Argument(help="A task's name (all versions), or name@version.")],
+    store: options.StoreOption = None,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """Remove a task, or one version of it."""
+    from adaptree.store import Store
+
+    count = Store(store).remove(task)
+    say(f"removed {task} ({count} version{'s' if count != 1 else ''})", quiet)
+
+
+def _emit(found: Any, form: Format) -> None:
+    if form is not Format.table:
+        emit((asdict(summary) for summary in found), form)
+        return
+    rows = [
+        {
+            "task": f"{s.name}@{s.version}", "kind": s.kind if not s.problem else f"✘ {s.problem}", "method": s.method,
+            "base": s.base, "metric": s.metric, "score": s.score, "trained": s.trained, "percent": s.trained_percent,
+            "size": size(s.bytes), "created": s.created[:16].replace("T", " "),
+        }
+        for s in found
+    ]  # fmt: skip
+    emit(rows, form, TITLES)

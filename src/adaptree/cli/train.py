@@ -1,0 +1,134 @@
+"""adaptree train"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from adaptree.cli import app as options
+from adaptree.cli.app import app
+from adaptree.cli.show import Format, Progress, emit, emit_one, out, say, size
+
+
+@app.command()
+def train(
+    data: Annotated[str, typer.Argument(help="csv, tsv, jsonl or parquet, also .gz or .xz.")],
+    name: Annotated[str, typer.Option("--name", help="The task's name.")],
+    base: options.BaseOption = "minilm",
+    method: Annotated[str, typer.Option(help="houlsby, houlsby:64, pfeiffer, or in full houlsby(size=64, …).")] = "houlsby",
+    size_: Annotated[int | None, typer.Option("--size", help="The method's main number: the bottleneck's width.")] = None,
+    layers: Annotated[str | None, typer.Option(help="Only these layers: 3-5, 0,2,4 or top:2.")] = None,
+    kind: Annotated[str | None, typer.Option(help="classify or regress. Default: guessed from the labels.")] = None,
+    text: options.Text = None,
+    text_pair: options.TextPair = None,
+    label: options.Label = None,
+    validation: Annotated[str | None, typer.Option(help="Validation file. Default: a fifth of the data.")] = None,
+    test: Annotated[str | None, typer.Option(help="Test file, scored once at the end.")] = None,
+    encoding: options.Encoding = "utf-8",
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data. Default: 20 on few rows to 4 on many.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Peak learning rate. Default: the method's.")] = None,
+    batch_size: Annotated[int, typer.Option()] = 32,
+    max_length: Annotated[int | None, typer.Option(help="Longest text in tokens. Default: 256.")] = None,
+    max_steps: Annotated[int | None, typer.Option(help="Stop after this many batches.")] = None,
+    seed: Annotated[int, typer.Option()] = 0,
+    metric: Annotated[str | None, typer.Option(help="What chooses the best epoch. Default: accuracy or pearson.")] = None,
+    pooling: Annotated[str | None, typer.Option(help="mean, first or last. Default: as the base was pretrained.")] = None,
+    patience: Annotated[int, typer.Option(help="Stop after this many epochs without a better score.")] = 5,
+    class_weights: Annotated[bool, typer.Option("--class-weights", help="Give rare labels the same say.")] = False,
+    dropout: Annotated[bool, typer.Option("--dropout", help="Keep the base's dropout while training.")] = False,
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped or killed.")] = False,
+    tensorboard: Annotated[Path | None, typer.Option(help="Also write the curves to this folder.")] = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    allow_pickle: options.AllowPickle = False,
+    store: options.StoreOption = None,
+    form: Annotated[Format, typer.Option("--format")] = Format.table,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> int:
+    """Turn a file of labelled text into a task."""
+    from adaptree import api
+    from adaptree.methods import parse
+    from adaptree.store import Store
+
+    how = parse(method)
+    changes: dict[str, Any] = {} if layers is None else {"layers": layers}
+    if size_ is not None:
+        changes[how.main] = size_
+    where = Store(store)
+    listeners = [] if tensorboard is None else [_tensorboard(tensorboard)]
+    with Progress(quiet, listeners) as progress:
+        bound = api.train(
+            data, name=name, base=base or "minilm", method=parse(how, **changes), kind=kind, text=text,
+            text_pair=text_pair, label=label, validation=validation, test=test, encoding=encoding, store=where,
+            resume=resume, device=device, threads=threads, on_event=progress, trust_remote_code=trust_remote_code,
+            allow_pickle=allow_pickle, epochs=epochs, lr=lr, batch_size=batch_size, max_length=max_length,
+            max_steps=max_steps, seed=seed, metric=metric, pooling=pooling, patience=patience,
+            class_weights=class_weights, dropout=dropout,
+        )  # fmt: skip
+    task = bound.task
+    if form is Format.table:
+        report(api.result(task))
+    else:
+        emit_one(api.result(task), form)
+    record = task.record
+    if record.version > 1:
+        say(f"'{name}' was there before: this is version {record.version}, the older ones are kept.", quiet)
+    if not record.settings["finished"]:
+        again = shlex.join([*(word for word in sys.argv[1:] if word != "--resume"), "--resume"])
+        say(f"✘ stopped: the best so far (epoch {record.settings['best_epoch']}) is kept.  Go on with: adaptree {again}")
+        return 1
+    if not quiet and form is Format.table:
+        say(f'adaptree predict {name} "…"      adaptree show {name}')
+    return 0
+
+
+def report(result: dict[str, Any]) -> None:
+    """A trained task for people: scores beside the cheap baselines, and the price."""
+    parts = list(result["metrics"])
+    part = "test" if "test" in parts else parts[0]
+    rows = []
+    for key, value in result["metrics"][part].items():
+        low, high = result["intervals"][part][key]
+        row: dict[str, Any] = {"metric": key}
+        row |= {name: result["metrics"][name][key] for name in parts}
+        row["interval"] = f"{low:.4f} - {high:.4f}"
+        row |= {name: scores.get(key) for name, scores in result["baselines"].items()}
+        rows.append(row)
+    titles = {"metric": "", **{name: name for name in parts}, "interval": f"95 % of {part}"}
+    emit(rows, Format.table, titles | {name: name for name in result["baselines"]})
+    price = result["parameters"]
+    share = 100 * price["trained"] / price["base_without_embeddings"]
+    out().print(
+        f"{result['task']}@{result['version']}: {result['method']} on {result['base']}; "
+        f"{price['trained']:,} parameters trained (adapters {price['adapters']:,}, norms {price['norms']:,}, "
+        f"head {price['head']:,}): {result['trained_percent']:.2f} % of the base, {share:.2f} % without its embeddings; "
+        f"{size(result['bytes'])}, {result['seconds']:.0f} s"
+    )
+
+
+def _tensorboard(folder: Path) -> Any:
+    """A listener that writes the curves for TensorBoard."""
+    from adaptree.errors import UsageError
+
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise UsageError("TensorBoard is not installed.", hint="pip install 'adaptree[tensorboard]'") from error
+    writer = SummaryWriter(str(folder))
+
+    def listen(event: dict[str, Any]) -> None:
+        if event["event"] == "step":
+            writer.add_scalar("train/loss", event["loss"], event["step"])
+            writer.add_scalar("train/lr", event["lr"], event["step"])
+        elif event["event"] == "epoch":
+            for key in ("train_loss", "validation_loss", event["metric"]):
+                writer.add_scalar(f"epoch/{key}", event[key], event["epoch"])
+            writer.flush()
+
+    return listen

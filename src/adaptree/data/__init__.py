@@ -1,0 +1,1 @@
+"""From a file of labelled text to batches: read, check, split, encode."""

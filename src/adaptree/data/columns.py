@@ -1,0 +1,155 @@
+"""Which columns of a file hold the text, its pair and the label: by name first, then by what is in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+from adaptree.errors import DataError, near
+
+TEXTS = (
+    "text", "sentence", "review", "content", "body", "message", "comment", "tweet", "post", "sms", "email", "document",
+    "article", "abstract", "utterance", "passage", "query", "question", "headline", "description", "summary", "title",
+)  # fmt: skip
+PAIRS = (
+    ("text", "text_pair"), ("premise", "hypothesis"), ("question", "sentence"), ("question", "passage"),
+    ("question", "context"), ("query", "passage"), ("query", "document"),
+    *((stem + a, stem + b) for stem in TEXTS for a, b in (("_a", "_b"), ("1", "2"), ("_1", "_2"))),
+)  # fmt: skip
+LABELS = (
+    "label", "labels", "gold_label", "class", "category", "target", "sentiment", "topic", "intent", "emotion",
+    "polarity", "stance", "score", "rating", "stars", "grade", "tag", "y",
+)  # fmt: skip
+ASIDE = re.compile(
+    r"(.*_)?(id|idx|index|uuid|guid)\d*|unnamed:_\d+|row|line|file|filename|path|url|link|genre|source|split|fold|date|"
+    r"time|timestamp|created_at|user|username|author|lang|language|confidence|annotator|"  # the last: pandas' index, ''
+)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The names of the columns that are used; `pair` and `label` may be absent."""
+
+    text: str
+    pair: str | None = None
+    label: str | None = None
+
+
+def guess(
+    names: Sequence[str],
+    sample_rows: Sequence[Mapping[str, Any]],
+    *,
+    text: str | None = None,
+    pair: str | None = None,
+    label: str | None = None,
+    need_label: bool = True,
+) -> Columns:
+    """The columns said explicitly, and for the others those whose names or contents fit."""
+    chosen = [name for name in (text, pair, label) if name is not None]
+    for name in chosen:
+        if name not in names:
+            raise DataError(f"no column '{name}'; the columns are {_listed(names)}.", hint=near(name, names))
+        if chosen.count(name) > 1:
+            raise DataError(f"column '{name}' cannot be used twice.", hint="--text, --text-pair and --label differ.")
+    seen = {name: _Contents(name, [row.get(name) for row in sample_rows]) for name in names}
+    free = [name for name in names if name not in chosen and seen[name].filled]
+    wordy = [name for name in free if seen[name].wordy]
+    if text is None and pair is None:
+        text, pair = _known_pair(wordy)
+    if text is None:
+        text = _known(TEXTS, wordy)
+    if label is None:
+        label = _known(LABELS, [name for name in free if name not in (text, pair)])
+    if text is None:
+        text = _longest([seen[name] for name in wordy if name not in (pair, label)])
+    if text is None:
+        raise DataError(f"cannot tell which column holds the text; {_there_are(names)}.", hint=_SAY)
+    if label is None and need_label:
+        label = _label_by_content([seen[name] for name in free if name not in (text, pair)], names)
+    return Columns(text, pair, label)
+
+
+_SAY = "Say it: --text COL --label COL"
+
+
+class _Contents:
+    """What a sample of a column's values looks like."""
+
+    def __init__(self, name: str, values: list[Any]) -> None:
+        present = [value for value in values if not _absent(value)]
+        strings = [value for value in present if isinstance(value, str)]
+        self.name = name
+        self.aside = ASIDE.fullmatch(_plain(name)) is not None
+        self.filled = bool(present) or not values
+        self.wordy = not values or any(not _is_number(value) for value in strings)
+        self.length = sum(map(len, strings)) / max(len(strings), 1)
+        self.scalar = all(isinstance(value, str | Real) for value in present)
+        self.distinct = {str(value).strip() for value in present} if self.scalar else set()
+        numbers = self.scalar and all(_is_number(value) for value in present)
+        short = self.scalar and all(len(value) <= 60 for value in self.distinct)
+        few = 2 <= len(self.distinct) <= max(2, min(50, len(present) // 2))
+        self.like_label = bool(present) and ((short and few) or (numbers and len(self.distinct) > 1))
+
+
+def _absent(value: Any) -> bool:
+    return (
+        value is None or (isinstance(value, str) and not value.strip()) or (isinstance(value, float) and value != value)
+    )
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (ValueError, OverflowError):
+        return False
+    return True
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s-]+", "_", name.strip().casefold())
+
+
+def _known(order: Sequence[str], names: Sequence[str]) -> str | None:
+    by_plain = {_plain(name): name for name in reversed(names)}
+    return next((by_plain[name] for name in order if name in by_plain), None)
+
+
+def _known_pair(names: Sequence[str]) -> tuple[str, str] | tuple[None, None]:
+    by_plain = {_plain(name): name for name in reversed(names)}
+    for first, second in PAIRS:
+        if first in by_plain and second in by_plain:
+            return by_plain[first], by_plain[second]
+    return None, None
+
+
+def _longest(candidates: Sequence[_Contents]) -> str | None:
+    """The column of longest strings; ids, files, dates and the like only when nothing else is there."""
+    candidates = [c for c in candidates if not c.aside] or candidates
+    return max(candidates, key=lambda c: c.length).name if candidates else None
+
+
+def _label_by_content(candidates: Sequence[_Contents], names: Sequence[str]) -> str:
+    likely = [c for c in candidates if c.like_label]
+    likely = [c for c in likely if not c.aside] or likely
+    if len(likely) > 1:
+        several = _listed([c.name for c in likely])
+        raise DataError(f"cannot tell which column holds the label: {several} could all be.", hint=_SAY)
+    if not likely:
+        raise DataError(f"cannot tell which column holds the label; {_there_are(names)}.", hint=_SAY)
+    if likely[0].name in likely[0].distinct:
+        raise DataError(
+            f"the first line looks like data, not like column names ({_listed(names)}).",
+            hint="Add a line with column names on top, such as: text,label",
+        )
+    return likely[0].name
+
+
+def _there_are(names: Sequence[str]) -> str:
+    return f"the columns are {_listed(names)}" if len(names) > 1 else f"the only column is {_listed(names)}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name[:60]}'" for name in names[:20]) + (", …" if len(names) > 20 else "")

@@ -1,0 +1,112 @@
+"""Texts to token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from adaptree.errors import BaseError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from adaptree.data.table import Table
+
+Text = str | tuple[str, str]
+
+
+class Row(NamedTuple):
+    """One encoded input."""
+
+    ids: np.ndarray[Any, Any]
+    types: np.ndarray[Any, Any] | None
+    truncated: bool
+
+
+class Encoder:
+    """A base's tokenizer. `types`: whether the model tells the two texts of a pair apart by token types."""
+
+    def __init__(self, tokenizer: Tokenizer, *, pad_id: int, types: bool) -> None:
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        self._tokenizer = tokenizer
+        self.pad_id = pad_id
+        self.types = types
+
+    @classmethod
+    def load(cls, folder: Path, config: Mapping[str, Any], *, trust_remote_code: bool = False) -> Encoder:
+        """From tokenizer.json where there is one (quick), else through transformers."""
+        from tokenizers import Tokenizer
+
+        path = folder / "tokenizer.json"
+        if path.is_file():
+            tokenizer = Tokenizer.from_file(str(path))
+        else:
+            from transformers import AutoTokenizer
+
+            try:
+                loaded = AutoTokenizer.from_pretrained(
+                    str(folder), local_files_only=True, trust_remote_code=trust_remote_code
+                )
+                tokenizer = loaded.backend_tokenizer
+            except Exception as error:
+                raise BaseError(
+                    f"the folder '{folder.name}' has no tokenizer that can be read ({type(error).__name__}).",
+                    hint="Save one beside the model: tokenizer.save_pretrained(folder).",
+                ) from error
+        types = int(config.get("type_vocab_size") or 0) > 1
+        return cls(tokenizer, pad_id=int(config.get("pad_token_id") or 0), types=types)
+
+    def encode(self, texts: Sequence[Text], max_length: int) -> list[Row]:
+        """Ids of at most `max_length` tokens, special ones included; the longer text of a pair is cut first."""
+        self._tokenizer.enable_truncation(max_length)
+        # A token is a few characters: what lies far behind the limit need not be looked at, however long the line.
+        reach = 64 * max_length + 1024
+        cut = [_cut(text, reach) for text in texts]
+        rows = []
+        for text, short, encoding in zip(texts, cut, self._tokenizer.encode_batch(cut), strict=True):
+            ids = np.asarray(encoding.ids or [self.pad_id], dtype=np.int32)
+            types = np.asarray(encoding.type_ids or [0], dtype=np.int32) if self.types else None
+            rows.append(Row(ids, types, bool(encoding.overflowing) or short != text))
+        return rows
+
+    def lengths(self, texts: Sequence[Text]) -> list[int]:
+        """How many tokens each text has, uncut."""
+        self._tokenizer.no_truncation()
+        return [len(encoding.ids) for encoding in self._tokenizer.encode_batch(list(texts))]
+
+
+def _cut(text: Text, reach: int) -> Text:
+    return text[:reach] if isinstance(text, str) else (text[0][:reach], text[1][:reach])
+
+
+class Encoded:
+    """Some rows of a table, encoded when asked for; a small table's encodings are kept."""
+
+    KEEP = 100_000
+
+    def __init__(self, table: Table, encoder: Encoder, max_length: int) -> None:
+        self.table = table
+        self._encoder = encoder
+        self._max_length = max_length
+        self._kept: dict[int, Row] | None = {} if len(table) <= self.KEEP else None
+        self._truncated = np.zeros(len(table), dtype=bool)
+
+    def rows(self, indices: np.ndarray[Any, Any]) -> list[Row]:
+        kept = self._kept
+        missing = indices if kept is None else np.array([i for i in indices.tolist() if i not in kept], dtype=np.int64)
+        fresh = self._encoder.encode(self.table.texts(missing), self._max_length) if len(missing) else []
+        for i, row in zip(missing.tolist(), fresh, strict=True):
+            self._truncated[i] = row.truncated
+        if kept is None:
+            return fresh
+        kept.update(zip(missing.tolist(), fresh, strict=True))
+        return [kept[i] for i in indices.tolist()]
+
+    @property
+    def truncated(self) -> int:
+        """How many of the rows seen so far were cut."""
+        return int(self._truncated.sum())

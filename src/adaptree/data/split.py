@@ -1,0 +1,121 @@
+"""Hold rows out for validation: stratified, by content, with identical texts on one side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptree.data.table import MOST_LABELS, Table
+from adaptree.errors import DataError, UsageError
+
+Rows = NDArray[np.int64]
+Keys = NDArray[np.uint64]
+
+# A stratum rides in the low bits of its text's key, so that one sort in place finds texts and their labels: a file of
+# millions of rows is split with a few arrays. The 54 bits left of a key still tell a hundred million texts apart.
+LOW = np.uint64(10)
+MASK = np.uint64((1 << 10) - 1)
+assert MASK >= MOST_LABELS
+
+
+def split(table: Table, *, fraction: float = 0.2, most: int = 10_000, seed: int = 0) -> tuple[Rows, Rows]:
+    """The rows to train on and the rows to validate on, each ascending; what a row's text is decides, not its place.
+
+    Of each label, the texts that come first in a seeded order of their keys are held out, in all at most `most` rows:
+    more only if that is what one text of each label amounts to.
+    """
+    if not 0 < fraction < 1:
+        raise UsageError(
+            f"a fraction of {fraction} cannot be held out.", hint="Choose one between 0 and 1, such as 0.2"
+        )
+    texts, repeats, strata = _texts(table)
+    if len(texts) < 2:
+        raise DataError(f"'{table.name}' has only one text; nothing can be held out.", hint="Add rows of other texts.")
+    order = np.lexsort((_mix(texts, seed), strata))
+    ends = np.cumsum(np.bincount(strata))
+    parts = [_first(order[start:end], fraction) for start, end in zip(np.r_[0, ends], ends, strict=False)]
+    parts = [part for part in parts if len(part)]
+    if not parts:
+        raise DataError(
+            f"no label of '{table.name}' has two texts, so nothing can be held out.",
+            hint="Add rows, or give a file of its own: --validation FILE",
+        )
+    chosen = np.concatenate(_capped(parts, repeats, most))
+    held = among(table.keys >> LOW, np.sort(texts[chosen]))
+    return np.flatnonzero(~held), np.flatnonzero(held)
+
+
+def overlap(a: Table, b: Table) -> int:
+    """How many rows of b have a text that is also in a."""
+    return int(among(b.keys, np.sort(a.keys)).sum())
+
+
+def among(keys: Keys, known: Keys) -> NDArray[np.bool_]:
+    """Which keys are in `known`, which is sorted and not empty."""
+    places = np.searchsorted(known, keys)
+    np.minimum(places, len(known) - 1, out=places)
+    found: NDArray[np.bool_] = known[places] == keys
+    return found
+
+
+def _texts(table: Table) -> tuple[Keys, NDArray[np.int32], NDArray[np.int16]]:
+    """Every distinct text, how many rows have it, and its stratum: the most frequent one, among equals the smallest."""
+    rows = (table.keys & ~MASK) | (_strata(table).astype(np.uint64) & MASK)
+    rows.sort()
+    bounds = np.flatnonzero(np.r_[True, rows[1:] != rows[:-1], True])
+    counts = np.diff(bounds).astype(np.int32)
+    runs = rows[bounds[:-1]]  # a run: all rows of one text and one stratum
+    del rows, bounds
+    texts, strata = runs >> LOW, (runs & MASK).astype(np.int16)
+    new = np.r_[True, texts[1:] != texts[:-1]]
+    if new.all():
+        return texts, counts, strata
+    torn = np.flatnonzero(~(new & np.r_[new[1:], True]))  # runs of texts that have several
+    best = torn[np.lexsort((strata[torn], -counts[torn], texts[torn]))]
+    strata[torn] = strata[best]  # now the first run of each text holds the stratum that wins
+    return texts[new], np.add.reduceat(counts, np.flatnonzero(new)), strata[new]
+
+
+def _strata(table: Table) -> NDArray[Any]:
+    """The label of each row, or for a quantity its tenth: fewer parts when there are too few texts for ten."""
+    if table.kind == "classify":
+        return table.targets
+    parts = int(np.clip(len(np.unique(table.keys)) // 10, 1, 10))
+    edges = np.quantile(table.targets, np.arange(1, parts) / parts)
+    return np.searchsorted(edges, table.targets, side="right")
+
+
+def _mix(keys: Keys, seed: int) -> Keys:
+    """splitmix64's finaliser: another order of all keys for every seed, without ties."""
+    z = keys + np.uint64(seed * 0x9E3779B97F4A7C15 % 2**64)
+    z ^= z >> np.uint64(30)
+    z *= np.uint64(0xBF58476D1CE4E5B9)
+    z ^= z >> np.uint64(27)
+    z *= np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    return z
+
+
+def _first(texts: Rows, fraction: float) -> Rows:
+    """The first round(fraction · size) of a stratum's texts, but one at least on either side."""
+    size = len(texts)
+    return texts[: min(max(round(fraction * size), 1), size - 1)]
+
+
+def _capped(parts: list[Rows], repeats: NDArray[np.int32], most: int) -> list[Rows]:
+    """As many texts of each stratum, in their order and in fair shares, as make at most `most` rows."""
+    sizes = [int(repeats[part].sum()) for part in parts]
+    total = sum(sizes)
+    if total <= most:
+        return parts
+    capped = []
+    for part, size in zip(parts, sizes, strict=True):
+        share = 1 + max(most - len(parts), 0) * size // total
+        fitting = part[repeats[part] <= share]
+        if len(fitting):
+            capped.append(fitting[np.cumsum(repeats[fitting]) <= share])
+        else:
+            capped.append(part[np.argsort(repeats[part], kind="stable")[:1]])
+    return capped

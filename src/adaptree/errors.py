@@ -1,0 +1,85 @@
+"""Every error that a user can meet: what happened, why, and what to type next.
+
+    AdaptreeError                 could not (exit 1)
+    ├── UsageError                asked for something that cannot be (exit 2)
+    │   ├── MethodError           a method's spelling, or a number in it
+    │   └── BadName            a task's name
+    ├── DataError                 a data file, or a row of it
+    ├── BaseError                 the pretrained model
+    │   ├── UnknownArchitecture   not in the table of sites
+    │   └── WrongBase             a task trained on another base
+    ├── TaskNotFound              no such task, or no such version
+    ├── TaskCorrupt               a task's files are damaged
+    ├── StoreError                the store cannot be read or written
+    └── TrainingError             a run that cannot start, go on, or be resumed
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class AdaptreeError(Exception):
+    """What happened and why; `hint` is what to do next, typed as the user would type it."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, hint: str = "") -> None:
+        super().__init__(what, hint)
+        self.what = what
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.what}  {self.hint}".rstrip()
+
+
+class UsageError(AdaptreeError):
+    exit_code = 2
+
+
+class MethodError(UsageError):
+    pass
+
+
+class BadName(UsageError):
+    pass
+
+
+class DataError(AdaptreeError):
+    pass
+
+
+class BaseError(AdaptreeError):
+    pass
+
+
+class UnknownArchitecture(BaseError):
+    pass
+
+
+class WrongBase(BaseError):
+    pass
+
+
+class TaskNotFound(AdaptreeError):
+    pass
+
+
+class TaskCorrupt(AdaptreeError):
+    pass
+
+
+class StoreError(AdaptreeError):
+    pass
+
+
+class TrainingError(AdaptreeError):
+    pass
+
+
+def near(name: str, choices: Iterable[str]) -> str:
+    """'Did you mean …?' for a mistyped name, or the empty string when nothing is close."""
+    by_fold = {choice.casefold(): choice for choice in choices}
+    hits = difflib.get_close_matches(name.casefold(), by_fold, n=1, cutoff=0.6)
+    return f"Did you mean '{by_fold[hits[0]]}'?" if hits else ""

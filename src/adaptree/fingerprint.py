@@ -1,0 +1,48 @@
+"""What a base is, as one short string: its backbone's weights and the settings that shape its maths.
+
+Heads, the pooler (a head of pretraining) and the prefixes that a model with a head puts before its names do not
+count: the same backbone gives the same fingerprint wherever it sits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+# Settings that change the output and cannot be told from the shapes of the weights. Others (defaults that a new
+# version of a library adds, label names, dropout) must not change the fingerprint.
+SETTINGS = (
+    "activation activation_function attention_bias conv_act conv_kernel_size decoder_attention_heads "
+    "decoder_start_token_id encoder_attention_heads feed_forward_proj global_attn_every_n_layers hidden_act "
+    "hidden_activation inner_group_num layer_norm_eps layer_norm_epsilon layer_types local_attention "
+    "max_relative_positions model_type n_head n_heads norm_eps norm_rel_ebd num_attention_heads num_heads "
+    "num_hidden_groups num_hidden_layers num_key_value_heads pad_token_id pos_att_type position_biased_input "
+    "position_buckets position_embedding_type relative_attention relative_attention_max_distance "
+    "relative_attention_num_buckets rms_norm_eps rope_parameters rope_theta scale_attn_weights scale_embedding "
+    "share_att_key sinusoidal_pos_embds sliding_window"
+).split()
+
+
+def fingerprint(backbone: nn.Module) -> str:
+    """sha256 over the backbone's settings and weights, as hex."""
+    config: dict[str, Any] = backbone.config.to_dict()  # type: ignore[operator, union-attr]
+    settings = {key: config[key] for key in SETTINGS if config.get(key) is not None}
+    weights = {name: p for name, p in backbone.named_parameters() if not name.startswith("pooler")}
+    with ThreadPoolExecutor() as pool:  # hashing releases the interpreter's lock
+        digests = list(pool.map(_digest, weights.values()))
+    whole = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
+    for (name, p), digest in sorted(zip(weights.items(), digests, strict=True), key=lambda pair: pair[0][0]):
+        whole.update(f"{name} {tuple(p.shape)} {p.dtype} {digest}\n".encode())
+    return whole.hexdigest()
+
+
+def _digest(p: Tensor) -> str:
+    import torch
+
+    flat = p.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return hashlib.sha256(memoryview(flat.numpy())).hexdigest()

@@ -1,0 +1,165 @@
+"""A model that hosts tasks: hooks on its modules run a plan, and the model itself holds none."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from adaptree.core import bottleneck, norms
+from adaptree.errors import UnknownArchitecture
+from adaptree.methods import Action, Plan
+from adaptree.sites import Architecture, Sites, backbone_of, find
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def share(module: M, own: Mapping[str, nn.Parameter] | None = None) -> M:
+    """A shared-tensor tree: a deep copy of the modules over the very same tensors, frozen.
+
+    `own` gives parameters of its own for some names. The original is not touched, then or later: its flags, hooks and
+    modes are its own.
+    """
+    own = own or {}
+    memo: dict[int, Any] = {}
+    for name, p in module.named_parameters():
+        memo[id(p)] = own.get(name) if name in own else nn.Parameter(p.detach(), requires_grad=False)
+    memo |= {id(b): b for b in module.buffers()}
+    return copy.deepcopy(module, memo)
+
+
+def without_dropout(module: nn.Module) -> None:
+    """Set every dropout below a module to zero, so that it can be in training mode and yet be a fixed function.
+
+    Evaluation mode would do the same, but Hugging Face recomputes checkpoints only in training mode.
+    """
+    for part in module.modules():
+        if isinstance(part, nn.modules.dropout._DropoutNd):
+            part.p = 0.0
+        for name, value in vars(part).items():
+            if isinstance(value, float) and ("dropout" in name or name in ("layerdrop", "drop_prob")):
+                setattr(part, name, 0.0)
+
+
+class Host:
+    """Runs plans over one model. `plan` is bound: every thread sees it, and so does a checkpoint's recompute."""
+
+    def __init__(self, model: nn.Module, architecture: Architecture | None = None) -> None:
+        self.model = model
+        self.backbone = backbone_of(model)
+        self.sites: Sites = find(model, architecture)
+        self.plan: Plan = {}
+        self._override: ContextVar[Plan | None] = ContextVar("plan", default=None)
+        self._hooks: dict[str, torch.utils.hooks.RemovableHandle] = {}
+
+    def hook(self, plan: Plan) -> Plan:
+        """Make sure that every module which the plan names is listened to."""
+        for path in plan:
+            if path not in self._hooks:
+                module = self.backbone.get_submodule(path)
+                self._hooks[path] = module.register_forward_hook(self._listener(path))
+        return plan
+
+    def bind(self, plan: Plan) -> None:
+        self.plan = self.hook(plan)
+
+    @contextlib.contextmanager
+    def running(self, plan: Plan) -> Iterator[None]:
+        """Run this plan, in this thread and for this while, instead of the bound one."""
+        token = self._override.set(self.hook(plan))
+        try:
+            yield
+        finally:
+            self._override.reset(token)
+
+    def close(self) -> None:
+        for handle in self._hooks.values():
+            handle.remove()
+        self._hooks.clear()
+        self.plan = {}
+
+    def _listener(self, path: str) -> Callable[[nn.Module, tuple[Any, ...], Tensor], Tensor | None]:
+        def listen(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
+            override = self._override.get()
+            action = (self.plan if override is None else override).get(path)
+            return None if action is None else action(module, args, output)
+
+        return listen
+
+    @torch.no_grad()
+    def probe(self) -> None:
+        """Try the row on a small batch: a zero task must be bit-equal to the bare base, each site firing as often as said."""
+        fired: Counter[str] = Counter()
+        row = f"the row of sites for '{self.sites.architecture}'"
+
+        def zero(path: str, width: int) -> Action:
+            p = bottleneck.init(width, 1, std=0.0, dtype=self.sites.dtype)
+
+            def action(module: nn.Module, args: tuple[Any, ...], output: Any) -> Tensor:
+                fired[path] += 1
+                if not isinstance(output, Tensor) or output.shape[-1] != width:
+                    found = f"{tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
+                    raise UnknownArchitecture(f"{row} does not fit: '{path}' gives {found}, not a tensor {width} wide.")
+                return bottleneck.apply(output, {key: tensor.to(output.device) for key, tensor in p.items()})
+
+            return action
+
+        def same(path: str) -> Action:
+            def action(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+                fired[path] += 1
+                return norms.apply(module, args[0], module.weight, module.bias if hasattr(module, "bias") else None)
+
+            return action
+
+        plan = {site.path: zero(site.path, site.width) for site in self.sites.sites}
+        plan |= {norm.path: same(norm.path) for norm in self.sites.norms}
+        was_hooked = set(self._hooks)
+        training = {module: module.training for module in self.backbone.modules()}
+        self.backbone.eval()
+        try:
+            inputs = probe_inputs(self.backbone)
+            with self.running({}):
+                bare = _states(self.backbone(**inputs))
+            with self.running(plan):
+                zeroed = _states(self.backbone(**inputs))
+        finally:
+            for module, mode in training.items():
+                module.training = mode
+            for path in set(self._hooks) - was_hooked:
+                self._hooks.pop(path).remove()
+        for site in self.sites.sites:
+            if fired[site.path] != site.calls:
+                raise UnknownArchitecture(
+                    f"{row} does not fit: '{site.path}' fired {fired[site.path]} times in a forward pass, not {site.calls}."
+                )
+        for norm in self.sites.norms:
+            if not fired[norm.path]:
+                raise UnknownArchitecture(f"{row} does not fit: the norm '{norm.path}' never fired.")
+        if not torch.equal(bare, zeroed):
+            raise UnknownArchitecture(f"{row} does not fit: a task of zeros changes the base's output.")
+
+
+def probe_inputs(backbone: nn.Module) -> dict[str, Tensor]:
+    """Two short rows, one of them padded, in the vocabulary of any text model."""
+    config: Any = backbone.config
+    device = next(backbone.parameters()).device
+    ids = torch.arange(10, 20, device=device).reshape(2, 5) % int(config.vocab_size)
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], device=device)
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    if getattr(config, "is_encoder_decoder", False) and hasattr(backbone, "decoder"):
+        inputs["decoder_input_ids"] = ids
+    return inputs
+
+
+def _states(output: Any) -> Tensor:
+    """All hidden states of an output, encoder's and decoder's, as one tensor."""
+    states = [output.last_hidden_state]
+    if getattr(output, "encoder_last_hidden_state", None) is not None:
+        states.append(output.encoder_last_hidden_state)
+    return torch.cat([state.flatten() for state in states])

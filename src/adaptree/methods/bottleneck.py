@@ -1,0 +1,95 @@
+"""The bottleneck family: one module of core/bottleneck.py at chosen sites, and the task's own norms if asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from adaptree.methods.method import Action, Method, Params, check_choice, check_number
+from adaptree.sites import Norm, Site, Sites
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Bottleneck(Method):
+    """A bottleneck on the output of the sublayers in `roles`, before their residual add."""
+
+    main: ClassVar[str] = "size"
+    lr: ClassVar[float] = 1e-3
+    roles: ClassVar[tuple[str, ...]]
+
+    size: int | None = None
+    """Width m of the bottleneck; none: a sixteenth of the model's width."""
+    activation: str = "gelu"
+    """gelu, relu, swish or tanh."""
+    init_std: float = 1e-2
+    """Standard deviation of the weights at birth (§3.1; the original code uses 1e-3)."""
+    norms: bool = False
+    """Whether the task has its own scale and shift in every norm, the embeddings' included (§2.1)."""
+
+    def __post_init__(self) -> None:
+        from adaptree.core.bottleneck import ACTIVATIONS
+
+        if self.size is not None:
+            check_number(self.name, "size", self.size, int, 1)
+        check_number(self.name, "init_std", self.init_std, float, 0)
+        check_choice(self.name, "activation", self.activation, ACTIVATIONS)
+
+    def width(self, site: Site) -> int:
+        return self.size or max(1, site.width // 16)
+
+    def _sites(self, sites: Sites) -> list[Site]:
+        return [site for site in sites.within(self.chosen(sites)) if site.role in self.roles]
+
+    def _norms(self, sites: Sites) -> list[Norm]:
+        return list(sites.norms_within(self.chosen(sites))) if self.norms else []
+
+    def init(self, sites: Sites, model: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
+        from adaptree.core import bottleneck
+
+        v: dict[str, Tensor] = {}
+        for site in self._sites(sites):
+            born = bottleneck.init(
+                site.width, self.width(site), std=self.init_std, generator=generator, dtype=sites.dtype
+            )
+            v |= {f"{site.name}.{key}": tensor for key, tensor in born.items()}
+        for norm in self._norms(sites):
+            module = model.get_submodule(norm.path)
+            v |= {f"norm.{norm.path}.{key}": p.detach().clone() for key, p in module.named_parameters(recurse=False)}
+        return v
+
+    def plan(self, sites: Sites, v: Params) -> dict[str, Action]:
+        plan = {site.path: self._adapt(_part(v, site.name)) for site in self._sites(sites)}
+        return plan | {norm.path: _renorm(_part(v, f"norm.{norm.path}")) for norm in self._norms(sites)}
+
+    def _adapt(self, p: Mapping[str, Tensor]) -> Action:
+        from adaptree.core import bottleneck
+
+        return lambda module, args, h: bottleneck.apply(h, p, self.activation)
+
+    def count(self, sites: Sites) -> dict[str, int]:
+        from adaptree.core import bottleneck
+
+        return {
+            "adapters": sum(bottleneck.count(site.width, self.width(site)) for site in self._sites(sites)),
+            "norms": sum(norm.size for norm in self._norms(sites)),
+        }
+
+
+def _part(v: Params, name: str) -> dict[str, Tensor]:
+    """The weights under a name, by their last word."""
+    prefix = name + "."
+    return {key[len(prefix) :]: tensor for key, tensor in v.items() if key.startswith(prefix)}
+
+
+def _renorm(p: Mapping[str, Tensor]) -> Action:
+    from adaptree.core import norms
+
+    def action(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+        return norms.apply(module, args[0], p["weight"], p.get("bias"))
+
+    return action

@@ -1,0 +1,21 @@
+"""Adapters after both sublayers, with the task's own norms (Houlsby et al. 2019)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from adaptree.methods.bottleneck import Bottleneck
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Houlsby(Bottleneck):
+    """A bottleneck after attention and one after the feed-forward part of every layer; every LayerNorm is the task's."""
+
+    name: ClassVar[str] = "houlsby"
+    paper: ClassVar[str] = "Houlsby et al. 2019, Parameter-Efficient Transfer Learning for NLP"
+    roles: ClassVar[tuple[str, ...]] = ("attention", "cross", "feedforward")
+
+    size: int | None = 64
+    """Width m of the bottleneck."""
+    norms: bool = True

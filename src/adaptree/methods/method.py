@@ -1,0 +1,141 @@
+"""What a method is: which sites, how its weights are born, what they do there, and how many there are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from adaptree.errors import MethodError, near
+from adaptree.sites import Sites, parse_layers
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    Params = Mapping[str, Tensor]
+    Action = Callable[[nn.Module, tuple[Any, ...], Tensor], Tensor]
+    Plan = Mapping[str, Action]
+else:
+    Params = Action = Plan = Any
+"""Params: a task's weights by name. Plan: what happens to a module's output, by the module's path in the backbone."""
+
+METHODS: dict[str, type[Method]] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """A way of tuning. A subclass with a `name` registers itself; its fields are the numbers a user would tune."""
+
+    name: ClassVar[str]
+    main: ClassVar[str]
+    """The field that a bare number after the colon sets: houlsby:64."""
+    paper: ClassVar[str]
+    lr: ClassVar[float]
+    """A learning rate that is good without a search."""
+
+    layers: str | None = None
+    """Only these layers: 3-5, 0,2,4 or top:2. Default: all."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if name := cls.__dict__.get("name"):
+            METHODS[name] = cls
+
+    def init(self, sites: Sites, model: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
+        """The weights at birth, by name; `model` is the backbone, to copy from where a weight starts at the base's."""
+        raise NotImplementedError
+
+    def plan(self, sites: Sites, v: Params) -> dict[str, Action]:
+        """What these weights do, by module path; with stacked weights, for a batch that mixes tasks."""
+        raise NotImplementedError
+
+    def count(self, sites: Sites) -> dict[str, int]:
+        """How many weights, by the paper's formula: {'adapters': …, 'norms': …}."""
+        raise NotImplementedError
+
+    def chosen(self, sites: Sites) -> tuple[int, ...]:
+        """The layers that this method touches."""
+        return parse_layers(self.layers, sites.depth)
+
+    def __repr__(self) -> str:
+        """The full spelling: its main number and what is not at its default; `parse` reads it back."""
+        names = [self.main, *(f.name for f in fields(self) if f.name != self.main and getattr(self, f.name) != f.default)]
+        shown = [f"{name}={_spell(getattr(self, name))}" for name in names if getattr(self, name) is not None]
+        return f"{self.name}({', '.join(shown)})" if shown else self.name
+
+    __str__ = __repr__
+
+
+def parse(spelling: str | Method, **changes: Any) -> Method:
+    """'houlsby', 'houlsby:64' or 'houlsby(size=64, activation=tanh)' as a method; `changes` override its fields."""
+    if isinstance(spelling, Method):
+        name, values = spelling.name, {f.name: getattr(spelling, f.name) for f in fields(spelling)}
+    else:
+        match = re.fullmatch(r"\s*([\w-]+)\s*(?::\s*([^()]+?)|\((.*)\))?\s*", spelling)
+        if not match:
+            raise MethodError(f"'{spelling}' is not a method.", hint="Write houlsby, houlsby:64 or houlsby(size=64).")
+        name, number, inside = match[1], match[2], match[3]
+        if name not in METHODS:
+            raise MethodError(f"no method '{name}'.", hint=near(name, METHODS) or f"There are: {', '.join(METHODS)}.")
+        values = {METHODS[name].main: _read(number)} if number else dict(_pairs(spelling, inside or ""))
+    cls = METHODS[name]
+    values |= changes
+    known = [f.name for f in fields(cls)]
+    for field in values:
+        if field not in known:
+            raise MethodError(
+                f"{name} has no field '{field}'.", hint=near(field, known) or f"It has: {', '.join(known)}."
+            )
+    return cls(**values)
+
+
+def check_number(method: str, field: str, value: object, kind: type, low: float) -> None:
+    """Refuse a number of the wrong type or below `low`, naming the field."""
+    good = isinstance(value, (int, float) if kind is float else kind) and not isinstance(value, bool)
+    if not good or value < low:  # type: ignore[operator]
+        what = "a whole number" if kind is int else "a number"
+        raise MethodError(f"{method}: {field} must be {what} of at least {low:g}, not {value!r}.")
+
+
+def check_choice(method: str, field: str, value: str, choices: Mapping[str, Any]) -> None:
+    """Refuse a word that is not among the choices, offering a near one."""
+    if value not in choices:
+        raise MethodError(
+            f"{method}: no {field} '{value}'.", hint=near(str(value), choices) or f"There are: {', '.join(choices)}."
+        )
+
+
+def _pairs(spelling: str, inside: str) -> list[tuple[str, Any]]:
+    pairs = []
+    for part in re.findall(r"""(?:[^,'"]|'[^']*'|"[^"]*")+""", inside):
+        field, equals, value = part.partition("=")
+        if not equals:
+            raise MethodError(f"'{spelling}': '{part.strip()}' is not field=value.", hint="Write houlsby(size=64).")
+        pairs.append((field.strip(), _read(value)))
+    return pairs
+
+
+def _read(word: str) -> Any:
+    word = word.strip()
+    if word[:1] in "'\"" and word[-1:] == word[:1] and len(word) > 1:
+        return word[1:-1]
+    constants = {"true": True, "false": False, "none": None}
+    if word.lower() in constants:
+        return constants[word.lower()]
+    for number in (int, float):
+        try:
+            return number(word)
+        except ValueError:
+            continue
+    return word
+
+
+def _spell(value: Any) -> str:
+    """A value as `_read` reads it back; quoted where it would be taken for something else."""
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    if not isinstance(value, str):
+        return repr(value)
+    return value if _read(value) == value and not re.search(r"[,='\"()\s]", value) else f"'{value}'"

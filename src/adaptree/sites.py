@@ -1,0 +1,342 @@
+"""Where a task's weights go: one row per architecture, as data.
+
+A row names, relative to the backbone, the stacks of layers, and within a layer the module whose *output* is the
+sublayer's contribution just before the residual add (after its dropout, where it has one: Houlsby et al., §2.1), and
+the norms. Layers are numbered in the order of computation: an encoder's first, then its decoder's. Norms before the
+first layer (of the embeddings) belong to that layer, norms after the last one to the last: `layers` restricts
+adapters and norms alike.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from adaptree.errors import UnknownArchitecture, UsageError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """One stack of like layers. `*` in `layers` stands for every index of a list on the way."""
+
+    layers: str
+    attention: str
+    feedforward: str
+    cross: str | None = None
+    norms: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+
+def _once(config: Any, layer: int) -> int:
+    return 1
+
+
+def _albert_calls(config: Any, layer: int) -> int:
+    """An ALBERT layer is one set of weights, run once for every depth that is mapped to its group."""
+    group = layer // config.inner_group_num
+    depths = range(config.num_hidden_layers)
+    return sum(int(i / (config.num_hidden_layers / config.num_hidden_groups)) == group for i in depths)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """A row of the table. `pooling`: which state stands for the text, as its pretraining has it."""
+
+    stacks: tuple[Stack, ...]
+    pooling: str = "first"
+    calls: Callable[[Any, int], int] = _once
+
+
+def _bert(**changes: Any) -> Architecture:
+    row: dict[str, Any] = dict(
+        layers="encoder.layer",
+        attention="attention.output.dropout",
+        feedforward="output.dropout",
+        norms=("attention.output.LayerNorm", "output.LayerNorm"),
+        before=("embeddings.LayerNorm",),
+    )
+    return Architecture(stacks=(Stack(**{**row, **changes}),))
+
+
+_LLAMA = Architecture(
+    stacks=(
+        Stack(
+            layers="layers",
+            attention="self_attn.o_proj",
+            feedforward="mlp.down_proj",
+            norms=("self_attn.q_norm", "self_attn.k_norm", "input_layernorm", "post_attention_layernorm"),
+            after=("norm",),
+        ),
+    ),
+    pooling="last",
+)
+
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "bert": _bert(),
+    "roberta": _bert(),
+    "xlm-roberta": _bert(),
+    "electra": _bert(),
+    "deberta": _bert(),
+    "deberta-v2": _bert(before=("embeddings.LayerNorm", "encoder.LayerNorm", "encoder.conv.LayerNorm")),
+    "mpnet": _bert(attention="attention.dropout", norms=("attention.LayerNorm", "output.LayerNorm")),
+    "distilbert": _bert(
+        layers="transformer.layer",
+        attention="attention.out_lin",
+        feedforward="ffn.dropout",
+        norms=("sa_layer_norm", "output_layer_norm"),
+    ),
+    "albert": Architecture(
+        stacks=(
+            Stack(
+                layers="encoder.albert_layer_groups.*.albert_layers",
+                attention="attention.output_dropout",
+                feedforward="ffn_output",
+                norms=("attention.LayerNorm", "full_layer_layer_norm"),
+                before=("embeddings.LayerNorm",),
+            ),
+        ),
+        calls=_albert_calls,
+    ),
+    "modernbert": Architecture(
+        stacks=(
+            Stack(
+                layers="layers",
+                attention="attn.out_drop",
+                feedforward="mlp.Wo",
+                norms=("attn_norm", "mlp_norm"),
+                before=("embeddings.norm",),
+                after=("final_norm",),
+            ),
+        ),
+    ),
+    "t5": Architecture(
+        stacks=(
+            Stack(
+                layers="encoder.block",
+                attention="layer.0.dropout",
+                feedforward="layer.1.dropout",
+                norms=("layer.0.layer_norm", "layer.1.layer_norm"),
+                after=("encoder.final_layer_norm",),
+            ),
+            Stack(
+                layers="decoder.block",
+                attention="layer.0.dropout",
+                cross="layer.1.dropout",
+                feedforward="layer.2.dropout",
+                norms=("layer.0.layer_norm", "layer.1.layer_norm", "layer.2.layer_norm"),
+                after=("decoder.final_layer_norm",),
+            ),
+        ),
+        pooling="mean",
+    ),
+    "gpt2": Architecture(
+        stacks=(
+            Stack(
+                layers="h",
+                attention="attn.resid_dropout",
+                feedforward="mlp.dropout",
+                norms=("ln_1", "ln_2"),
+                after=("ln_f",),
+            ),
+        ),
+        pooling="last",
+    ),
+    "llama": _LLAMA,
+    "mistral": _LLAMA,
+    "qwen2": _LLAMA,
+    "qwen3": _LLAMA,
+    "bart": Architecture(
+        stacks=(
+            Stack(
+                layers="encoder.layers",
+                attention="self_attn.out_proj",
+                feedforward="fc2",
+                norms=("self_attn_layer_norm", "final_layer_norm"),
+                before=("encoder.layernorm_embedding",),
+            ),
+            Stack(
+                layers="decoder.layers",
+                attention="self_attn.out_proj",
+                cross="encoder_attn.out_proj",
+                feedforward="fc2",
+                norms=("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
+                before=("decoder.layernorm_embedding",),
+            ),
+        ),
+        pooling="last",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place for an adapter: the output of the module at `path`, `width` wide, met `calls` times in a forward pass."""
+
+    layer: int
+    role: str  # attention, cross or feedforward
+    path: str
+    width: int
+    calls: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.layer}.{self.role}"
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A normalisation layer with its own scale, and a shift where it has one."""
+
+    layer: int
+    path: str
+    width: int
+    bias: bool
+
+    @property
+    def size(self) -> int:
+        return self.width * (1 + self.bias)
+
+
+@dataclass(frozen=True)
+class Sites:
+    """The row of an architecture, found in a model."""
+
+    architecture: str
+    depth: int
+    sites: tuple[Site, ...]
+    norms: tuple[Norm, ...]
+    pooling: str
+    dtype: torch.dtype = field(compare=False)
+
+    def within(self, layers: tuple[int, ...]) -> Iterator[Site]:
+        return (site for site in self.sites if site.layer in layers)
+
+    def norms_within(self, layers: tuple[int, ...]) -> Iterator[Norm]:
+        return (norm for norm in self.norms if norm.layer in layers)
+
+
+def backbone_of(model: nn.Module) -> nn.Module:
+    """The pretrained network inside a Hugging Face model, without its head."""
+    return getattr(model, "base_model", model)
+
+
+def find(model: nn.Module, architecture: Architecture | None = None) -> Sites:
+    """Resolve the model's row: every site and norm that it names and the model has."""
+    backbone = backbone_of(model)
+    config: Any = backbone.config
+    kind = str(config.model_type)
+    row = architecture or ARCHITECTURES.get(kind)
+    if row is None:
+        raise UnknownArchitecture(
+            f"no sites are known for the architecture '{kind}'.", hint=f"Pass them as architecture=\n{_sketch(backbone)}"
+        )
+    modules = dict(backbone.named_modules())
+    width = _width(config)
+    sites: list[Site] = []
+    norms: list[Norm] = []
+    depth = 0
+
+    def add_norm(path: str, layer: int) -> None:
+        module = modules.get(path)
+        weight = getattr(module, "weight", None)
+        if weight is not None:  # a norm may be absent: ModernBERT's first, DeBERTa's convolution, a Llama without q_norm
+            norms.append(Norm(layer, path, weight.numel(), getattr(module, "bias", None) is not None))
+
+    for stack in row.stacks:
+        paths = _layer_paths(stack.layers, modules)
+        if not paths:
+            continue
+        first, last = depth, depth + len(paths) - 1
+        for path in stack.before:
+            add_norm(path, first)
+        for layer, path in enumerate(paths, start=first):
+            for role in ("attention", "cross", "feedforward"):
+                inner = getattr(stack, role)
+                if inner is None:
+                    continue
+                if f"{path}.{inner}" not in modules:
+                    raise UnknownArchitecture(
+                        f"the row for '{kind}' names '{inner}', which layer '{path}' does not have.",
+                        hint=f"Candidates there: {', '.join(_leaves(modules[path]))}",
+                    )
+                sites.append(Site(layer, role, f"{path}.{inner}", width, row.calls(config, layer)))
+            for inner in stack.norms:
+                add_norm(f"{path}.{inner}", layer)
+        for path in stack.after:
+            add_norm(path, last)
+        depth = last + 1
+    if not sites:
+        raise UnknownArchitecture(
+            f"none of the layer lists of '{kind}' ({', '.join(s.layers for s in row.stacks)}) is in this model.",
+            hint=f"Pass the row as architecture=\n{_sketch(backbone)}",
+        )
+    dtype = next(backbone.parameters()).dtype
+    return Sites(kind, depth, tuple(sites), tuple(norms), row.pooling, dtype)
+
+
+def parse_layers(spec: str | None, depth: int) -> tuple[int, ...]:
+    """'3-5', '0,2,4', 'top:2' or None (all) as layer numbers from 0."""
+    if spec is None:
+        return tuple(range(depth))
+    there = f"This base has layers 0-{depth - 1}."
+    chosen: set[int] = set()
+    for part in spec.replace(" ", "").split(","):
+        if match := re.fullmatch(r"top:(\d+)", part):
+            n = int(match[1])
+            if not 1 <= n <= depth:
+                raise UsageError(f"layers='{spec}': there is no top {n} of {depth} layers.", hint=there)
+            chosen.update(range(depth - n, depth))
+        elif match := re.fullmatch(r"(\d+)(?:-(\d+))?", part):
+            low, high = int(match[1]), int(match[2] or match[1])
+            if low > high or high >= depth:
+                raise UsageError(f"layers='{spec}': no such layers.", hint=there)
+            chosen.update(range(low, high + 1))
+        else:
+            raise UsageError(f"layers='{spec}' cannot be read.", hint="Write 3-5, 0,2,4 or top:2.")
+    return tuple(sorted(chosen))
+
+
+def _width(config: Any) -> int:
+    for name in ("hidden_size", "d_model", "dim", "n_embd"):
+        if isinstance(value := getattr(config, name, None), int):
+            return value
+    raise UnknownArchitecture("the model's config has no hidden_size: its width cannot be told.")
+
+
+def _layer_paths(pattern: str, modules: Mapping[str, nn.Module]) -> list[str]:
+    """The paths of the layers in the list (or lists, where `*` stands) that the pattern names, in order."""
+    match = re.compile(re.escape(pattern).replace(r"\*", r"\d+") + r"\.\d+")
+    return [path for path in modules if match.fullmatch(path)]
+
+
+def _leaves(layer: nn.Module) -> list[str]:
+    return [path for path, module in layer.named_modules() if path and not list(module.children())]
+
+
+def _sketch(backbone: nn.Module) -> str:
+    """The object to pass for a model that is not in the table, filled in with what is found in it."""
+    from torch import nn
+
+    lists = [(p, m) for p, m in backbone.named_modules() if isinstance(m, nn.ModuleList) and len(m)]
+    if not lists:
+        return "  (no list of layers was found in this model)"
+    most = Counter({p: len(list(m.modules())) for p, m in lists}).most_common(1)[0][0]
+    layer = next(m for p, m in lists if p == most)[0]
+    leaves = {path: module for path, module in layer.named_modules() if path in _leaves(layer)}
+    norms = [path for path, m in leaves.items() if "norm" in type(m).__name__.lower() and getattr(m, "weight", None) is not None]
+    rest = [f"{path} ({type(m).__name__})" for path, m in leaves.items() if path not in norms]
+    stacks = ", ".join(f"{p} ({len(m)} × {type(m[0]).__name__})" for p, m in lists)
+    return (
+        f"  Architecture(stacks=(Stack(layers={most!r}, attention='…', feedforward='…', norms={tuple(norms)!r}),))\n"
+        f"  lists of layers: {stacks}\n"
+        f"  in a layer, choose the output of attention and of the feed-forward part before its residual add, from: "
+        f"{', '.join(rest)}"
+    )

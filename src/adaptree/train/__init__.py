@@ -1,0 +1,1 @@
+"""Training a task over a frozen base."""

@@ -1,0 +1,61 @@
+"""The state of a run on disk: there whole or not at all, and never a pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from adaptree.errors import StoreError, TrainingError
+
+FILE = "checkpoint.safetensors"
+
+
+def write(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+    """Write beside the old one, flush to the disk, then take its place in one step."""
+    data = save({name: t.contiguous() for name, t in tensors.items()}, metadata={"state": json.dumps(state)})
+    partial = folder / f"{FILE}.partial"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(folder / FILE)
+        at = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(at)
+        finally:
+            os.close(at)
+    except OSError as error:
+        raise StoreError(
+            f"the run's checkpoint cannot be written to '{folder}': {error.strerror or error}.",
+            hint="Free some space or choose another --store, then go on with --resume.",
+        ) from error
+
+
+def read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """The tensors and the state of the last checkpoint, or None where there is none."""
+    path = folder / FILE
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, json.loads(file.metadata()["state"])  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        raise TrainingError(
+            f"the checkpoint in '{folder}' cannot be read ({type(error).__name__}).", hint="Train without --resume."
+        ) from error
+
+
+def remove(folder: Path) -> None:
+    for path in (folder / FILE, folder / f"{FILE}.partial"):
+        path.unlink(missing_ok=True)
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()

@@ -1,0 +1,298 @@
+"""The training loop: one task's weights over a frozen base, the same bits for the same seed, also across kills."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from adaptree import heads, metrics
+from adaptree.base import Base, score
+from adaptree.data.batch import epoch as batches_of
+from adaptree.data.encode import Encoded
+from adaptree.errors import TrainingError
+from adaptree.heads import Classify, Kind
+from adaptree.host import Host, share, without_dropout
+from adaptree.methods import Method
+from adaptree.train import checkpoint
+from adaptree.train.settings import Settings, learning_rate
+
+Array = np.ndarray[Any, Any]
+Event = dict[str, Any]
+
+CHECKPOINT_SECONDS = 20.0
+
+
+@dataclass
+class Fit:
+    """What came of a run: the best epoch's weights and the whole course."""
+
+    v: dict[str, Tensor]
+    history: list[dict[str, Any]]
+    best: int
+    """Number of the best epoch, from 1; 0 before the first is done."""
+    seconds: float
+    finished: bool
+
+
+@dataclass
+class _State:
+    """Where a run is. All of it goes into a checkpoint."""
+
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+    seen: int = 0
+    tokens: int = 0
+    loss: float = 0.0
+    best: int = 0
+    seconds: float = 0.0
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+def fit(
+    base: Base,
+    method: Method,
+    kind: Kind,
+    training: tuple[Encoded, Array],
+    validation: tuple[Encoded, Array],
+    settings: Settings,
+    *,
+    folder: Path | None = None,
+    resume: bool = False,
+    on_event: Callable[[Event], None] = lambda event: None,
+) -> Fit:
+    """Train a task. `folder` keeps checkpoints; with `resume` the run goes on from the last one, bit for bit."""
+    run = _Run(base, method, kind, training, validation, settings, folder, on_event)
+    if resume and folder is not None:
+        run.restore()
+    with _ctrl_c() as pressed:
+        return run.go(pressed)
+
+
+class _Run:
+    def __init__(
+        self,
+        base: Base,
+        method: Method,
+        kind: Kind,
+        training: tuple[Encoded, Array],
+        validation: tuple[Encoded, Array],
+        settings: Settings,
+        folder: Path | None,
+        on_event: Callable[[Event], None],
+    ) -> None:
+        self.base, self.kind, self.settings, self.folder, self.on_event = base, kind, settings, folder, on_event
+        self.source, self.train_rows = training
+        self.checker, self.validation_rows = validation
+        torch.manual_seed(settings.seed)
+        generator = torch.Generator().manual_seed(settings.seed)
+        self.host = Host(share(base.host.model))
+        if settings.dropout:
+            self.host.model.train()
+        else:
+            without_dropout(self.host.backbone)
+        born = method.init(self.host.sites, self.host.backbone, generator) | heads.init(kind, base.width, generator)
+        self.v = {name: nn.Parameter(tensor.to(base.device)) for name, tensor in born.items()}
+        self.best_v = {name: p.detach().clone() for name, p in self.v.items()}
+        self.host.bind(method.plan(self.host.sites, self.v))
+        plain = {name for name in self.v if name.startswith("norm.") or name.endswith("bias")}
+        groups = [
+            {"params": [p for name, p in self.v.items() if name not in plain], "weight_decay": settings.weight_decay},
+            {"params": [p for name, p in self.v.items() if name in plain], "weight_decay": 0.0},
+        ]
+        self.optimiser = torch.optim.AdamW([g for g in groups if g["params"]], lr=0.0)
+        balanced = isinstance(kind, Classify) and settings.class_weights
+        self.class_weights = kind.balance(self._train_targets()).to(base.device) if balanced else None  # type: ignore[attr-defined]
+        self.state = _State()
+        self.identity = hashlib.sha256(
+            repr(
+                (settings.to_dict(), str(method), base.fingerprint, kind, self.source.table.digest,
+                 self.checker.table.digest, self.train_rows.tobytes(), self.validation_rows.tobytes())
+            ).encode()
+        ).hexdigest()  # fmt: skip
+
+    def _train_targets(self) -> Array:
+        return self.source.table.targets[self.train_rows]
+
+    def go(self, pressed: Callable[[], bool]) -> Fit:
+        settings, state = self.settings, self.state
+        assert settings.epochs is not None
+        self.clock = time.monotonic() - state.seconds
+        saved = time.monotonic()
+        while state.epoch < settings.epochs and not self._enough():
+            skip = state.batch
+            for indices, rows in batches_of(
+                self.train_rows, self.source.rows, settings.batch_size, (settings.seed, state.epoch)
+            ):
+                if skip:
+                    skip -= 1
+                    continue
+                self._step(indices, rows)
+                if pressed():
+                    self.save()
+                    return self._fit(finished=False)
+                if time.monotonic() - saved > CHECKPOINT_SECONDS:
+                    self.save()
+                    saved = time.monotonic()
+                if settings.max_steps and state.step >= settings.max_steps:
+                    break
+            self._close_epoch()
+            self.save()
+            saved = time.monotonic()
+            if pressed() and state.epoch < settings.epochs and not self._enough():
+                return self._fit(finished=False)
+        return self._fit(finished=True)
+
+    def _enough(self) -> bool:
+        state, settings = self.state, self.settings
+        tired = state.epoch - state.best >= settings.patience
+        return tired or (settings.max_steps is not None and state.step >= settings.max_steps)
+
+    def _step(self, indices: Array, rows: list[Any]) -> None:
+        settings, state = self.settings, self.state
+        assert settings.lr is not None and settings.pooling is not None and settings.epochs is not None
+        # Progress counts rows, in the middle of the batch, so that no step has a learning rate of zero.
+        progress = (state.seen + len(rows) / 2) / (settings.epochs * len(self.train_rows))
+        if settings.max_steps:
+            progress = max(progress, (state.step + 0.5) / settings.max_steps)
+        lr = learning_rate(progress, settings.lr, settings.warmup)
+        for group in self.optimiser.param_groups:
+            group["lr"] = lr
+        hidden, mask = self.base.hidden(rows, self.host)
+        logits = heads.apply(heads.pool(hidden, mask, settings.pooling), self.v)
+        targets = torch.from_numpy(self.source.table.targets[indices]).to(self.base.device)
+        # Every row weighs the same, also in a batch that is not full.
+        loss = self.kind.loss(logits, targets, self.class_weights).sum()
+        (loss / settings.batch_size).backward()  # type: ignore[no-untyped-call]
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise TrainingError(
+                f"the loss is not a number any more at step {state.step + 1} of epoch {state.epoch + 1}.",
+                hint=f"Try a smaller learning rate: --lr {settings.lr / 10:g}",
+            )
+        torch.nn.utils.clip_grad_norm_(self.v.values(), settings.clip)
+        self.optimiser.step()
+        self.optimiser.zero_grad()
+        state.batch += 1
+        state.step += 1
+        state.seen += len(rows)
+        state.tokens += sum(len(row.ids) for row in rows)
+        state.loss += value
+        state.seconds = time.monotonic() - self.clock
+        total = settings.epochs * len(self.train_rows)
+        self.on_event({
+            "event": "step", "epoch": state.epoch + 1, "epochs": settings.epochs, "step": state.step, "lr": lr,
+            "loss": value / len(rows), "seen": state.seen, "total": total,
+            "tokens_per_second": state.tokens / max(state.seconds, 1e-9), "seconds": state.seconds,
+        })  # fmt: skip
+
+    def _close_epoch(self) -> None:
+        state, settings = self.state, self.settings
+        scored, loss = self.evaluate()
+        seen = state.seen - sum(h["rows"] for h in state.history)
+        state.epoch += 1
+        state.seconds = time.monotonic() - self.clock
+        entry = {
+            "epoch": state.epoch, "rows": seen, "train_loss": state.loss / max(seen, 1),
+            "validation_loss": loss, **scored, "seconds": round(state.seconds, 3),
+        }  # fmt: skip
+        state.history.append(entry)
+        state.batch, state.loss = 0, 0.0
+        if state.best == 0 or self._is_better(entry, state.history[state.best - 1]):
+            state.best = state.epoch
+            self.best_v = {name: p.detach().clone() for name, p in self.v.items()}
+        self.on_event({"event": "epoch", "epochs": settings.epochs, "best": state.best, "metric": settings.metric, **entry})
+
+    def _is_better(self, new: dict[str, Any], old: dict[str, Any]) -> bool:
+        """By the metric; where that is the same, by the loss."""
+        assert self.settings.metric is not None
+        if new[self.settings.metric] == old[self.settings.metric]:
+            return bool(new["validation_loss"] < old["validation_loss"])
+        return metrics.better(self.settings.metric, new[self.settings.metric], old[self.settings.metric])
+
+    def evaluate(self) -> tuple[dict[str, float], float]:
+        """Scores and mean loss on the validation rows, with the weights as they are now."""
+        assert self.settings.pooling is not None
+        logits = []
+        v = {name: p.detach() for name, p in self.v.items()}
+        training = self.host.model.training
+        self.host.model.eval()
+        for start in range(0, len(self.validation_rows), 4096):
+            rows = self.checker.rows(self.validation_rows[start : start + 4096])
+            logits.append(score(self.base, rows, v, None, self.settings.pooling, host=self.host))
+        self.host.model.train(training)
+        joined = torch.cat(logits)
+        targets = self.checker.table.targets[self.validation_rows]
+        loss = float(self.kind.loss(joined, torch.from_numpy(targets)).double().mean())
+        labels = range(self.kind.width) if isinstance(self.kind, Classify) else None
+        return metrics.score(self.kind.name, targets, self.kind.answer(joined), labels=labels), loss
+
+    def _fit(self, *, finished: bool) -> Fit:
+        v = {name: tensor.cpu() for name, tensor in self.best_v.items()}
+        return Fit(v, self.state.history, self.state.best, self.state.seconds, finished)
+
+    def save(self) -> None:
+        if self.folder is None:
+            return
+        self.state.seconds = time.monotonic() - self.clock
+        tensors: dict[str, Tensor] = {"random": torch.get_rng_state()}
+        for name, p in self.v.items():
+            tensors[f"now.{name}"] = p.detach().cpu()
+            tensors[f"best.{name}"] = self.best_v[name].cpu()
+            for key, value in self.optimiser.state.get(p, {}).items():
+                tensors[f"{key}.{name}"] = value.cpu()
+        checkpoint.write(self.folder, tensors, {"identity": self.identity, **vars(self.state)})
+
+    def restore(self) -> None:
+        assert self.folder is not None
+        found = checkpoint.read(self.folder)
+        if found is None:
+            raise TrainingError("there is no run to resume under this name.", hint="Train without --resume.")
+        tensors, state = found
+        if state.pop("identity") != self.identity:
+            raise TrainingError(
+                "the run to resume had other data or settings.", hint="Repeat its command exactly, or leave out --resume."
+            )
+        self.state = _State(**state)
+        torch.set_rng_state(tensors["random"])
+        with torch.no_grad():
+            for name, p in self.v.items():
+                p.copy_(tensors[f"now.{name}"])
+                self.best_v[name] = tensors[f"best.{name}"].to(p.device)
+                kept = {key: tensors[f"{key}.{name}"] for key in ("step", "exp_avg", "exp_avg_sq") if f"{key}.{name}" in tensors}
+                if kept:
+                    self.optimiser.state[p] = {k: t if k == "step" else t.to(p.device) for k, t in kept.items()}
+
+
+@contextlib.contextmanager
+def _ctrl_c() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C lets the step that is under way end, so that what is kept is whole; a second one stops at once."""
+    hits: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        hits.append(number)
+        if len(hits) > 1:
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, handler)
+    try:
+        yield lambda: bool(hits)
+    finally:
+        signal.signal(signal.SIGINT, before)

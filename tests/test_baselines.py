@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import random
+import warnings
+
+import numpy as np
+import pytest
+
+from adaptree import baselines as module
+from adaptree.baselines import baselines
+from adaptree.errors import DataError
+
+GOOD, BAD = ["great", "lovely", "superb"], ["awful", "broken", "sad"]
+
+
+def reviews(n: int, seed: int = 0) -> tuple[list[str], list[int]]:
+    rng = random.Random(seed)
+    targets = [int(rng.random() < 0.6) for _ in range(n)]
+    return [f"the {rng.choice(GOOD if t else BAD)} thing {rng.randrange(99)}" for t in targets], targets
+
+
+def test_majority_is_the_share_of_the_commonest_label_and_tfidf_learns_words() -> None:
+    train, test = reviews(200), reviews(100, seed=1)
+    found = baselines("classify", *train, *test, ["bad", "good"])
+    assert found["majority"]["accuracy"] == pytest.approx(sum(test[1]) / 100)
+    assert found["majority"]["matthews"] == 0.0
+    assert found["tfidf"]["accuracy"] == 1.0
+    assert found["tfidf"].keys() == found["majority"].keys() >= {"accuracy", "f1"}
+
+
+def test_regress_has_the_mean_and_a_ridge() -> None:
+    texts, targets = reviews(200)
+    numbers = np.array(targets) * 2.0 + 1
+    found = baselines("regress", texts, numbers, texts, numbers)
+    assert found["majority"]["mse"] == pytest.approx(numbers.var())
+    assert found["majority"]["pearson"] == 0.0
+    assert found["tfidf"]["pearson"] > 0.95
+
+
+def test_a_pair_is_read_on_both_sides() -> None:
+    texts, targets = reviews(100)
+    first = baselines("classify", [(t, "x") for t in texts], targets, [(t, "x") for t in texts], targets, ["a", "b"])
+    second = baselines("classify", [("x", t) for t in texts], targets, [("x", t) for t in texts], targets, ["a", "b"])
+    assert first["tfidf"]["accuracy"] == second["tfidf"]["accuracy"] == 1.0
+
+
+def test_the_same_rows_give_the_same_numbers() -> None:
+    train, test = reviews(300), reviews(50, seed=2)
+    assert baselines("classify", *train, *test, ["a", "b"]) == baselines("classify", *train, *test, ["a", "b"])
+
+
+def test_a_large_file_is_sampled_once_and_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST", 50)
+    texts, targets = reviews(500)
+    seen: list[int] = []
+    fit = module._fit
+    monkeypatch.setattr(module, "_fit", lambda c, t, y, k: (seen.append(len(t)), fit(c, t, y, k))[1])
+    first = baselines("classify", texts, targets, texts, targets, ["a", "b"])
+    assert seen == [50]
+    assert first == baselines("classify", texts, targets, texts, targets, ["a", "b"])
+    assert first["majority"]["accuracy"] == pytest.approx(sum(targets) / 500)
+    assert first["tfidf"]["accuracy"] > 0.9  # 500 test rows, in ten pieces
+
+
+@pytest.mark.parametrize(
+    ("texts", "targets"),
+    [(["a", "!", "", "?"], [0, 1, 1, 1]), (["one word", "two words", "three", "four"], [1, 1, 1, 1])],
+    ids=["no words", "one label"],
+)
+def test_with_nothing_to_tell_apart_tfidf_is_the_majority(texts: list[str], targets: list[int]) -> None:
+    found = baselines("classify", texts, targets, texts, targets, ["a", "b"])
+    assert found["tfidf"] == found["majority"]
+    assert baselines("regress", ["", ""], [1.0, 2.0], ["x"], [1.0])["tfidf"]["mae"] == 0.5
+
+
+def test_no_test_rows_score_zero_and_no_training_rows_are_refused() -> None:
+    assert baselines("classify", *reviews(9), [], [], ["a", "b"])["tfidf"]["accuracy"] == 0.0
+    with pytest.raises(DataError, match="no rows"):
+        baselines("classify", [], [], ["x"], [0], ["a", "b"])
+
+
+def test_no_warning_leaks_out() -> None:
+    texts = [" ".join(random.Random(i).choices("abcdefgh ijklmno pqrst", k=400)) for i in range(60)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        baselines("classify", texts, [i % 7 for i in range(60)], texts, [0] * 60, list("abcdefg"))
