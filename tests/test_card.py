@@ -45,7 +45,7 @@ def test_scores_stand_with_their_interval_beside_the_baselines() -> None:
     assert "| metric | this task | 95 % interval | majority class | TF-IDF, linear |" in text
     assert "| accuracy | 0.9700 | 0.9300 to 0.9900 | 0.5500 | 0.9000 |" in text
     assert "On the 100 rows of the test part" in text
-    assert "On the validation part: accuracy 0.9800 0.9600 to 0.9900." in text
+    assert "On the validation part: accuracy 0.9800 (0.9600 to 0.9900)." in text
     assert "those of good" in text
 
 
@@ -76,6 +76,11 @@ def test_labels_data_and_settings_are_there() -> None:
     for part in ("| bad | 700 |", "| good | 800 |", "`d1e5`", "1,200 train", "epochs: 5", "pooling: mean", "seed: 0",
                  "cut to 128 tokens: 7 texts", "left out: 2 rows without a text", "torch 2.13.0"):  # fmt: skip
         assert part in text, part
+
+
+def test_of_many_labels_the_first_are_shown() -> None:
+    text = card.write(full(labels=list(range(1000)), data={}))
+    assert "48, 49\n\nand 950 more" in text
 
 
 def test_it_says_how_to_load_it() -> None:

@@ -1,5 +1,7 @@
 """One frozen pretrained Transformer, a thin trained layer per task.
 
+::
+
     import adaptree as at
     tuned = at.train("reviews.csv", name="reviews")
     tuned.predict(["great phone"])

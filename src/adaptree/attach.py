@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
-from adaptree.errors import AdaptreeError, WrongBase
+from adaptree.errors import AdaptreeError, UnknownArchitecture, UsageError, WrongBase
 from adaptree.fingerprint import fingerprint
-from adaptree.host import Host, share, without_dropout
+from adaptree.host import Host, price, share, without_dropout
 from adaptree.methods import Method, parse
 from adaptree.sites import Architecture, backbone_of
 from adaptree.task import Record, Task
+
+HEAD = "head."
 
 
 class Tuned(nn.Module):
@@ -30,33 +33,50 @@ class Tuned(nn.Module):
         self, model: nn.Module, method: Method, architecture: Architecture | None, dropout: bool, seed: int
     ) -> None:
         super().__init__()
-        head = {name: nn.Parameter(p.detach().clone()) for name, p in _head(model).items()}
-        tree = share(model, own=head)
-        host = Host(tree, architecture)
+        _nest(self, {HEAD + name: nn.Parameter(p.detach().clone()) for name, p in _head(model).items()})
+        host = Host(share(model, own=self._own_head()), architecture)
         host.probe()
         if not dropout:
             without_dropout(host.backbone)
-        generator = torch.Generator().manual_seed(seed)
-        device = next(tree.parameters()).device
-        born = method.init(host.sites, host.backbone, generator)
-        v = {name: nn.Parameter(tensor.to(device)) for name, tensor in born.items()}
-        _nest(self, v)
-        _nest(self, {f"head.{name}": p for name, p in head.items()})
-        host.bind(method.plan(host.sites, v))
+        device = next(host.model.parameters()).device
+        born = method.init(host.sites, host.backbone, torch.Generator().manual_seed(seed))
+        _nest(self, {name: nn.Parameter(tensor.to(device)) for name, tensor in born.items()})
+        super().train(model.training)
         self.method = method
         # Kept out of nn.Module's registers: neither the tree's parameters nor the model's are ours.
-        self.__dict__["_host"] = host
-        self.__dict__["_original"] = model
+        self.__dict__ |= {"_model": model, "_bound": {}, "_host": host}
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self._tree(*args, **kwargs)
 
     @property
-    def _tree(self) -> nn.Module:
+    def _attached(self) -> Host:
         host: Host | None = self.__dict__.get("_host")
         if host is None:
-            raise AdaptreeError("this task was detached from its model.", hint="attach(model, task) binds it again.")
+            raise AdaptreeError(
+                "this task was detached from its model.",
+                hint="attach(model, task) binds a task again; take tuned.task before detach().",
+            )
+        return host
+
+    @property
+    def _tree(self) -> nn.Module:
+        """The tree, running what is registered here now: `load_state_dict(assign=True)`, a move to the meta device
+        or `functional_call` put other tensors in the place of parameters."""
+        host = self._attached
+        bound: dict[str, nn.Parameter] = self.__dict__["_bound"]
+        now = dict(self.named_parameters())
+        if any(p is not bound.get(name) for name, p in now.items()):
+            host.bind(self.method.plan(host.sites, now))
+            became = {id(old): now[name] for name, old in bound.items()}
+            for part in host.model.modules():
+                part._parameters.update({k: became[id(p)] for k, p in part._parameters.items() if id(p) in became})
+            self.__dict__["_bound"] = now
         return host.model
+
+    def _own_head(self) -> dict[str, nn.Parameter]:
+        """The head's parameters under the names that the model has for them."""
+        return {name.removeprefix(HEAD): p for name, p in self.named_parameters() if name.startswith(HEAD)}
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -65,6 +85,14 @@ class Tuned(nn.Module):
             if name.startswith("__") or "_host" not in self.__dict__:
                 raise
             return getattr(self._tree, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """A setting that is the tree's (`generation_config` …) is set there, where it is read."""
+        ours = "_host" not in self.__dict__ or hasattr(type(self), name) or name in (*self.__dict__, *self._modules)
+        if ours or not hasattr(self._tree, name):
+            super().__setattr__(name, value)
+        else:
+            setattr(self._tree, name, value)
 
     def train(self, mode: bool = True) -> Tuned:
         super().train(mode)
@@ -79,23 +107,60 @@ class Tuned(nn.Module):
             self._tree._apply(fn, recurse)
         return self
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tuned:
+        """A task of its own over the same frozen tensors."""
+        memo[id(self)] = twin = type(self).__new__(type(self))
+        ours = {key: value for key, value in self.__dict__.items() if key not in ("_model", "_bound", "_host")}
+        twin.__dict__ |= copy.deepcopy(ours, memo)
+        if (host := self.__dict__.get("_host")) is not None:
+            host = Host(share(host.model, own=twin._own_head()), host.architecture)
+            twin.__dict__ |= {"_model": self.__dict__["_model"], "_bound": {}, "_host": host}
+        return twin
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise AdaptreeError(
+            "a tuned model is not pickled: that would write the whole base.",
+            hint="tuned.save(folder) or torch.save(tuned.state_dict(), file) writes the task alone.",
+        )
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise AdaptreeError(
+            "save_pretrained would write the base and leave the task out.",
+            hint="tuned.save(folder) writes the task; attach(model, Path(folder)) reads it.",
+        )
+
+    push_to_hub = save_pretrained
+
+    def _replicate_for_data_parallel(self) -> NoReturn:
+        raise AdaptreeError(
+            "nn.DataParallel cannot copy a tuned model to several devices.",
+            hint="Start one process for each (torchrun, accelerate launch), or show one device: CUDA_VISIBLE_DEVICES=0.",
+        )
+
+    def num_parameters(self, only_trainable: bool = False, exclude_embeddings: bool = False) -> int:
+        """The model's and the task's together, as Hugging Face counts; `count()` tells them apart."""
+        v = [p for name, p in self.named_parameters() if not name.startswith(HEAD)]
+        own = sum(p.numel() for p in v if p.requires_grad or not only_trainable)
+        return own + int(self._tree.num_parameters(only_trainable, exclude_embeddings))  # type: ignore[operator]
+
     def count(self) -> dict[str, int]:
         """How many parameters: adapters, norms and head, their sum, and the base's."""
-        host: Host = self.__dict__["_host"]
-        head = sum(p.numel() for name, p in self.named_parameters() if name.startswith("head."))
+        host = self._attached
+        head = sum(p.numel() for p in self._own_head().values())
         return price(self.method.count(host.sites), head, host.backbone)
 
     def weights(self) -> dict[str, Tensor]:
-        """The task's weights and head by name, as plain tensors on the CPU."""
-        return {name: p.detach().cpu().contiguous() for name, p in self.state_dict().items()}
+        """The task's weights and head by name as they are now: copies, on the CPU."""
+        return {name: p.detach().cpu().clone().contiguous() for name, p in self.state_dict().items()}
 
     @property
     def task(self) -> Task:
         """What was trained, as data: the weights, the method and the base's fingerprint."""
-        host: Host = self.__dict__["_host"]
+        host = self._attached
         base = {
             "name": str(getattr(host.model.config, "_name_or_path", "") or type(host.model).__name__),
-            "fingerprint": fingerprint(host.backbone),
+            # Of the model itself: the tree may have been moved to another type of numbers.
+            "fingerprint": fingerprint(backbone_of(self.__dict__["_model"])),
             "architecture": host.sites.architecture,
         }
         record = Record(name="attached", kind="attached", method=str(self.method), base=base, parameters=self.count())
@@ -107,8 +172,9 @@ class Tuned(nn.Module):
 
     def detach(self) -> nn.Module:
         """Let go of the model, which is bit for bit what it was, and return it."""
-        model: nn.Module = self.__dict__.pop("_original")
-        self.__dict__.pop("_host").close()
+        self._attached.close()
+        del self.__dict__["_host"], self.__dict__["_bound"]
+        model: nn.Module = self.__dict__.pop("_model")
         return model
 
 
@@ -124,39 +190,46 @@ def attach(
 
     `dropout`: whether the frozen base keeps its dropout in training mode; its head always does.
     """
+    if isinstance(model, Tuned):
+        raise UsageError("this model has a task attached already.", hint="Attach to the model that it was attached to.")
+    if not hasattr(model, "config"):
+        raise UnknownArchitecture(f"a {type(model).__name__} is not a Hugging Face model: it has no config.")
     task = Task.load(method) if isinstance(method, Path) else method
-    how = parse(task.record.method) if isinstance(task, Task) else parse(task)
-    tuned = _class_for(type(model))(model, how, architecture, dropout, seed)
-    if isinstance(task, Task):
-        found = fingerprint(backbone_of(model))
-        if found != task.record.base["fingerprint"]:
-            raise WrongBase(
-                f"the task '{task.record.name}' was trained on another base ({task.record.base['name']}).",
-                hint="Attach it to that one: its weights mean nothing here.",
-            )
-        tuned.load_state_dict(task.weights)
+    if not isinstance(task, Task):
+        return _class_for(type(model))(model, parse(task), architecture, dropout, seed)
+    if fingerprint(backbone_of(model)) != task.record.base.get("fingerprint"):
+        raise WrongBase(
+            f"the task '{task.record.name}' was trained on another base ({task.record.base.get('name', '?')}).",
+            hint="Attach it to that one: its weights mean nothing here.",
+        )
+    tuned = _class_for(type(model))(model, parse(task.record.method), architecture, dropout, seed)
+    _check_fit(task, tuned, type(model).__name__)
+    tuned.load_state_dict(task.weights)
     return tuned
 
 
-def price(counts: Mapping[str, int], head: int, backbone: nn.Module) -> dict[str, int]:
-    """A task's parameters beside the base's, with and without its embeddings (the papers' per cents differ in that)."""
-    total = sum(p.numel() for p in backbone.parameters())
-    tables = {m.weight: m.weight.numel() for m in backbone.modules() if isinstance(m, nn.Embedding)}
-    return {
-        **counts,
-        "head": head,
-        "trained": sum(counts.values()) + head,
-        "base": total,
-        "base_without_embeddings": total - sum(tables.values()),
-    }
+def _check_fit(task: Task, tuned: Tuned, kind: str) -> None:
+    """Refuse a task whose weights have other names or shapes than the model has room for: another head, mostly."""
+    has = {name: str(tuple(tensor.shape)) for name, tensor in task.weights.items()}
+    wants = {name: str(tuple(tensor.shape)) for name, tensor in tuned.state_dict().items()}
+    for name in {**wants, **has}:
+        if has.get(name) != wants.get(name):
+            raise UsageError(
+                f"the task '{task.record.name}' has other weights than this {kind} takes: "
+                f"'{name}' is {has.get(name, 'absent')} in the task, {wants.get(name, 'absent')} in the model.",
+                hint="Load the model with the class and the number of labels that the task was trained with.",
+            )
 
 
 def _head(model: nn.Module) -> dict[str, nn.Parameter]:
-    """What a model adds to its backbone and is not shared with it; a pretrained output layer over words is not a head."""
+    """What a model adds to its backbone and does not share with it; a pretrained output layer over words is no head.
+
+    The pooler is one, as in the fingerprint: a model that was pretrained without it has a random one of its own.
+    """
     backbone = backbone_of(model)
-    get_output: Callable[[], nn.Module | None] = getattr(model, "get_output_embeddings", lambda: None)
-    output = get_output()
-    kept = {id(p) for p in backbone.parameters()} | {id(p) for p in (output.parameters() if output else ())}
+    output: nn.Module | None = getattr(model, "get_output_embeddings", lambda: None)()
+    kept = {id(p) for name, p in backbone.named_parameters() if not name.startswith("pooler")}
+    kept |= {id(p) for p in (output.parameters() if output else ())}
     return {name: p for name, p in model.named_parameters() if id(p) not in kept}
 
 

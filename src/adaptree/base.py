@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,13 +13,13 @@ from torch import Tensor
 
 from adaptree import cache, heads
 from adaptree.data.batch import collate, group
-from adaptree.data.encode import Encoder, Row, Text
+from adaptree.data.encode import Encoder, Row
 from adaptree.errors import BaseError, TaskCorrupt, WrongBase
 from adaptree.fingerprint import fingerprint
 from adaptree.heads import Prediction
 from adaptree.host import Host
 from adaptree.methods import Plan, parse
-from adaptree.models import config_of, locate
+from adaptree.models import config_of, limit_of, locate
 from adaptree.sites import Architecture
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Bound:
         record = task.record
         if record.base.get("fingerprint") != base.fingerprint:
             raise WrongBase(
-                f"the task '{record.name}' was trained on another base ({record.base.get('name')}), not on {base.name}.",
+                f"the task '{record.name}' was trained on another base, {record.base.get('name')}, not on {base.name}.",
                 hint=f"Load that one: --base {record.base.get('name')}",
             )
         self.base = base
@@ -88,7 +88,9 @@ class Bound:
         except KeyError as error:
             raise TaskCorrupt(f"the task '{record.name}' lacks the weight {error}.", hint="Train it again.") from error
 
-    def predict(self, inputs: Sequence[Any], *, min_score: float | None = None, batch_size: int = 64) -> list[Prediction]:
+    def predict(
+        self, inputs: Sequence[Any], *, min_score: float | None = None, batch_size: int = 64
+    ) -> list[Prediction]:
         """An answer for each text or pair, in order."""
         return self.kind.predictions(self.logits(inputs, batch_size=batch_size), min_score)
 
@@ -197,11 +199,3 @@ def _pooling(folder: Path) -> str | None:
         if says.get(key):
             return how
     return None
-
-
-def limit_of(config: Mapping[str, Any]) -> int:
-    """The longest input that the positions allow, in tokens; RoBERTa and its like lose those up to the padding id."""
-    limit = int(config.get("max_position_embeddings") or config.get("n_positions") or 512)
-    if config.get("model_type") in ("roberta", "xlm-roberta", "mpnet"):
-        limit -= int(config.get("pad_token_id", 1)) + 1
-    return limit

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from adaptree.task import Record
 
 CUT = 120
+MOST_LABELS = 50
 
 _HOULSBY = """@inproceedings{houlsby2019parameter,
   title     = {Parameter-Efficient Transfer Learning for {NLP}},
@@ -88,10 +89,11 @@ def _labels(record: Record) -> str:
     if not record.labels:
         return ""
     counts = record.data.get("label_counts") or {}
+    shown = record.labels[:MOST_LABELS]
+    more = f"\n\nand {len(record.labels) - len(shown)} more" if len(shown) < len(record.labels) else ""
     if not counts:
-        return ", ".join(plain(label) for label in record.labels)
-    rows = ((plain(label), _number(counts.get(str(label), 0))) for label in record.labels)
-    return _table(("label", "rows"), rows)
+        return ", ".join(plain(label) for label in shown) + more
+    return _table(("label", "rows"), ((plain(label), _number(counts.get(str(label), 0))) for label in shown)) + more
 
 
 def _examples(record: Record) -> str:
@@ -123,8 +125,9 @@ def _scores(record: Record) -> str:
     on = f"On the {_number(size)} rows of the {part} part" if isinstance(size, int) else f"On the {part} part"
     blocks = [f"{on}:", _table(head, rows)]
     if part == "test" and (others := record.metrics.get("validation")):
-        shown = (f"{name} {_score(value)} {_interval(record, 'validation', name)}" for name, value in others.items())
-        blocks.append(f"On the validation part: {', '.join(text.rstrip() for text in shown)}.")
+        spans = {name: _interval(record, "validation", name) for name in others}
+        shown = (f"{name} {_score(others[name])}" + (f" ({span})" if span else "") for name, span in spans.items())
+        blocks.append(f"On the validation part: {', '.join(shown)}.")
     if len(record.labels) == 2 and "f1" in scores:
         blocks.append(f"f1, precision and recall are those of {plain(record.labels[1])}.")
     return "\n\n".join(blocks)

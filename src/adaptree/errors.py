@@ -1,9 +1,11 @@
 """Every error that a user can meet: what happened, why, and what to type next.
 
+::
+
     AdaptreeError                 could not (exit 1)
     ├── UsageError                asked for something that cannot be (exit 2)
     │   ├── MethodError           a method's spelling, or a number in it
-    │   └── BadName            a task's name
+    │   └── BadName               a task's name
     ├── DataError                 a data file, or a row of it
     ├── BaseError                 the pretrained model
     │   ├── UnknownArchitecture   not in the table of sites

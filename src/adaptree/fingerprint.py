@@ -16,16 +16,52 @@ if TYPE_CHECKING:
 
 # Settings that change the output and cannot be told from the shapes of the weights. Others (defaults that a new
 # version of a library adds, label names, dropout) must not change the fingerprint.
-SETTINGS = (
-    "activation activation_function attention_bias conv_act conv_kernel_size decoder_attention_heads "
-    "decoder_start_token_id encoder_attention_heads feed_forward_proj global_attn_every_n_layers hidden_act "
-    "hidden_activation inner_group_num layer_norm_eps layer_norm_epsilon layer_types local_attention "
-    "max_relative_positions model_type n_head n_heads norm_eps norm_rel_ebd num_attention_heads num_heads "
-    "num_hidden_groups num_hidden_layers num_key_value_heads pad_token_id pos_att_type position_biased_input "
-    "position_buckets position_embedding_type relative_attention relative_attention_max_distance "
-    "relative_attention_num_buckets rms_norm_eps rope_parameters rope_theta scale_attn_weights scale_embedding "
-    "share_att_key sinusoidal_pos_embds sliding_window"
-).split()
+SETTINGS = [
+    "activation",
+    "activation_function",
+    "attention_bias",
+    "conv_act",
+    "conv_kernel_size",
+    "decoder_attention_heads",
+    "decoder_start_token_id",
+    "encoder_attention_heads",
+    "feed_forward_proj",
+    "global_attn_every_n_layers",
+    "hidden_act",
+    "hidden_activation",
+    "inner_group_num",
+    "layer_norm_eps",
+    "layer_norm_epsilon",
+    "layer_types",
+    "local_attention",
+    "max_relative_positions",
+    "model_type",
+    "n_head",
+    "n_heads",
+    "norm_eps",
+    "norm_rel_ebd",
+    "num_attention_heads",
+    "num_heads",
+    "num_hidden_groups",
+    "num_hidden_layers",
+    "num_key_value_heads",
+    "pad_token_id",
+    "pos_att_type",
+    "position_biased_input",
+    "position_buckets",
+    "position_embedding_type",
+    "relative_attention",
+    "relative_attention_max_distance",
+    "relative_attention_num_buckets",
+    "rms_norm_eps",
+    "rope_parameters",
+    "rope_theta",
+    "scale_attn_weights",
+    "scale_embedding",
+    "share_att_key",
+    "sinusoidal_pos_embds",
+    "sliding_window",
+]
 
 
 def fingerprint(backbone: nn.Module) -> str:
@@ -45,4 +81,4 @@ def _digest(p: Tensor) -> str:
     import torch
 
     flat = p.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return hashlib.sha256(memoryview(flat.numpy())).hexdigest()
+    return hashlib.sha256(flat.numpy()).hexdigest()

@@ -47,7 +47,7 @@ def pool(hidden: Tensor, mask: Tensor, how: str) -> Tensor:
 
 
 class Kind(Protocol):
-    """A kind of task. Its head is one linear map over the pooled state; its weights are `head.weight` and `head.bias`."""
+    """A kind of task. Its head is one linear map over the pooled state: `head.weight` and `head.bias`."""
 
     name: ClassVar[str]
 

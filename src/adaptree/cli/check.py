@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from adaptree.cli import app as options
 from adaptree.cli.app import app
-from adaptree.cli.show import Format, emit_one, out
+from adaptree.cli.show import Format, emit, emit_one, out
+
+if TYPE_CHECKING:
+    from adaptree.data.check import Report
 
 
 @app.command()
@@ -34,6 +37,42 @@ def check(
         encoding=encoding, max_length=max_length, seed=seed,
     )  # fmt: skip
     if form is Format.table:
-        out().print("\n".join(report.lines()))
+        _print(report)
     else:
         emit_one(report.to_dict(), form)
+
+
+def _print(report: Report) -> None:
+    console = out()
+    columns = report.columns
+    texts = f"'{columns.text}'" + (f" and '{columns.pair}'" if columns.pair else "")
+    console.print(f"{report.name}: {report.rows:,} rows; text from {texts}, label from '{columns.label}'")
+    for what, count in report.left_out.items():
+        if count:
+            console.print(f"  left out: {count:,} rows {what}")
+    console.print(f"kind: {report.kind}, because {report.why}")
+    if report.balance is not None:
+        rows = [{"label": str(s.label), "rows": s.rows, "percent": round(s.percent, 1)} for s in report.balance[:20]]
+        emit(rows, Format.table)
+        if len(report.balance) > 20:
+            console.print(f"  … and {len(report.balance) - 20} more labels")
+    if report.spread is not None:
+        s = report.spread
+        console.print(f"label: {s.min:g} to {s.max:g}, mean {s.mean:.3g}, standard deviation {s.std:.3g}")
+    if report.lengths is not None:
+        n = report.lengths
+        where = "" if n.measured >= report.rows else f" (measured on {n.measured:,} rows spread over the file)"
+        console.print(
+            f"tokens: mean {n.mean:.0f}, median {n.median:.0f}, 95 % up to {n.p95:.0f}, longest {n.max:,}{where}"
+        )
+        console.print(
+            f"  {n.longer:,} texts ({n.longer_percent:.1f} %) are longer than {n.max_length} tokens and would be cut"
+        )
+    console.print(f"repeated texts: {report.duplicates:,}; texts with conflicting labels: {report.conflicts:,}")
+    for conflict in report.conflict_examples:
+        console.print(f"  {' / '.join(map(str, conflict.labels))}: {conflict.text[:100]}")
+    console.print(f"train would use {report.train_rows:,} rows to train on and {report.validation_rows:,} to validate")
+    for problem in report.problems:
+        console.print(f"! {problem}")
+    if not report.problems:
+        console.print("nothing looks wrong.")

@@ -36,15 +36,20 @@ def demo(
     base = next(iter(result.tasks.values())).task.record.parameters["base"]
     first = next(iter(result.tasks))
     if not result.unchanged:
-        raise AdaptreeError(f"'{first}' gives other logits after the second task was trained.", hint="Please report this.")
+        raise AdaptreeError(
+            f"'{first}' gives other logits after the second task was trained.", hint="Please report this."
+        )
     console.print(
-        f"Perfect memory: after the second task, all logits of '{first}' on its held-out rows are bit-identical, and so "
-        f"is the base ({base:,} parameters, shared by both).\n"
+        f"Perfect memory: after the second task, '{first}' gives the very same logits on its held-out rows, bit for "
+        f"bit; the base that both share ({base:,} parameters) is unchanged.\n"
     )
     for name, bound in result.tasks.items():
         lines = shown.LINES[name]
         emit(
-            ({"task": name, "prediction": a.label, "score": a.score, "text": t} for t, a in zip(lines, bound.predict(lines), strict=True)),
+            (
+                {"task": name, "prediction": a.label, "score": a.score, "text": t}
+                for t, a in zip(lines, bound.predict(lines), strict=True)
+            ),
             Format.table,
         )
     console.print(f"curves: {result.figure}      {duration(time.monotonic() - began)} in all\n")

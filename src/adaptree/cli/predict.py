@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 def predict(
     task: Annotated[str, typer.Argument(help="A task's name, or name@version.")],
     texts: Annotated[list[str] | None, typer.Argument(help="Texts; - reads them from stdin, one a line.")] = None,
-    file: Annotated[str | None, typer.Option("--file", help="A data file: its columns are kept, the answer's added.")] = None,
+    file: Annotated[
+        str | None, typer.Option("--file", help="A data file: its columns are kept, the answer's added.")
+    ] = None,
     text: options.Text = None,
     text_pair: options.TextPair = None,
     min_score: Annotated[float | None, typer.Option(min=0, max=1, help="Abstain below this probability.")] = None,

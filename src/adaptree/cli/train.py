@@ -19,8 +19,12 @@ def train(
     data: Annotated[str, typer.Argument(help="csv, tsv, jsonl or parquet, also .gz or .xz.")],
     name: Annotated[str, typer.Option("--name", help="The task's name.")],
     base: options.BaseOption = "minilm",
-    method: Annotated[str, typer.Option(help="houlsby, houlsby:64, pfeiffer, or in full houlsby(size=64, …).")] = "houlsby",
-    size_: Annotated[int | None, typer.Option("--size", help="The method's main number: the bottleneck's width.")] = None,
+    method: Annotated[
+        str, typer.Option(help="houlsby, houlsby:64, pfeiffer, or in full houlsby(size=64, …).")
+    ] = "houlsby",
+    size_: Annotated[
+        int | None, typer.Option("--size", help="The method's main number: the bottleneck's width.")
+    ] = None,
     layers: Annotated[str | None, typer.Option(help="Only these layers: 3-5, 0,2,4 or top:2.")] = None,
     kind: Annotated[str | None, typer.Option(help="classify or regress. Default: guessed from the labels.")] = None,
     text: options.Text = None,
@@ -29,14 +33,20 @@ def train(
     validation: Annotated[str | None, typer.Option(help="Validation file. Default: a fifth of the data.")] = None,
     test: Annotated[str | None, typer.Option(help="Test file, scored once at the end.")] = None,
     encoding: options.Encoding = "utf-8",
-    epochs: Annotated[int | None, typer.Option(help="Passes over the data. Default: 20 on few rows to 4 on many.")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Passes over the data. Default: 20 on few rows to 4 on many.")
+    ] = None,
     lr: Annotated[float | None, typer.Option(help="Peak learning rate. Default: the method's.")] = None,
     batch_size: Annotated[int, typer.Option()] = 32,
     max_length: Annotated[int | None, typer.Option(help="Longest text in tokens. Default: 256.")] = None,
     max_steps: Annotated[int | None, typer.Option(help="Stop after this many batches.")] = None,
     seed: Annotated[int, typer.Option()] = 0,
-    metric: Annotated[str | None, typer.Option(help="What chooses the best epoch. Default: accuracy or pearson.")] = None,
-    pooling: Annotated[str | None, typer.Option(help="mean, first or last. Default: as the base was pretrained.")] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="What chooses the best epoch. Default: accuracy or pearson.")
+    ] = None,
+    pooling: Annotated[
+        str | None, typer.Option(help="mean, first or last. Default: as the base was pretrained.")
+    ] = None,
     patience: Annotated[int, typer.Option(help="Stop after this many epochs without a better score.")] = 5,
     class_weights: Annotated[bool, typer.Option("--class-weights", help="Give rare labels the same say.")] = False,
     dropout: Annotated[bool, typer.Option("--dropout", help="Keep the base's dropout while training.")] = False,
@@ -81,7 +91,9 @@ def train(
         say(f"'{name}' was there before: this is version {record.version}, the older ones are kept.", quiet)
     if not record.settings["finished"]:
         again = shlex.join([*(word for word in sys.argv[1:] if word != "--resume"), "--resume"])
-        say(f"✘ stopped: the best so far (epoch {record.settings['best_epoch']}) is kept.  Go on with: adaptree {again}")
+        say(
+            f"✘ stopped: the best so far (epoch {record.settings['best_epoch']}) is kept.  Go on with: adaptree {again}"
+        )
         return 1
     if not quiet and form is Format.table:
         say(f'adaptree predict {name} "…"      adaptree show {name}')
@@ -93,8 +105,7 @@ def report(result: dict[str, Any]) -> None:
     parts = list(result["metrics"])
     part = "test" if "test" in parts else parts[0]
     rows = []
-    for key, value in result["metrics"][part].items():
-        low, high = result["intervals"][part][key]
+    for key, (low, high) in result["intervals"][part].items():
         row: dict[str, Any] = {"metric": key}
         row |= {name: result["metrics"][name][key] for name in parts}
         row["interval"] = f"{low:.4f} - {high:.4f}"
@@ -107,7 +118,7 @@ def report(result: dict[str, Any]) -> None:
     out().print(
         f"{result['task']}@{result['version']}: {result['method']} on {result['base']}; "
         f"{price['trained']:,} parameters trained (adapters {price['adapters']:,}, norms {price['norms']:,}, "
-        f"head {price['head']:,}): {result['trained_percent']:.2f} % of the base, {share:.2f} % without its embeddings; "
+        f"head {price['head']:,}): {result['trained_percent']:.2f} % of the base, {share:.2f} % without embeddings; "
         f"{size(result['bytes'])}, {result['seconds']:.0f} s"
     )
 

@@ -40,7 +40,10 @@ def group(lengths: Sequence[int], batch_size: int) -> list[np.ndarray[Any, Any]]
 
 
 def epoch(
-    rows: np.ndarray[Any, Any], encode: Callable[[np.ndarray[Any, Any]], list[Row]], batch_size: int, seed: Sequence[int]
+    rows: np.ndarray[Any, Any],
+    encode: Callable[[np.ndarray[Any, Any]], list[Row]],
+    batch_size: int,
+    seed: Sequence[int],
 ) -> Iterator[tuple[np.ndarray[Any, Any], list[Row]]]:
     """One pass over the rows in an order that depends on `seed` alone; every row once, the tail included.
 

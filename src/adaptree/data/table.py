@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b, sha256
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,19 @@ IN_MEMORY = 64 << 20  # bytes of text beyond which texts go to a file
 SAMPLE_ROWS, SAMPLE_CHARACTERS = 500, 4 << 20  # what columns are guessed from
 MOST_LABELS = 1000
 MOST_NUMERIC_LABELS = 50  # more distinct numbers than this are a quantity, not classes
+
+
+class Like(Protocol):
+    """What a validation or test file must fit: a table, or what a task's record says of one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def columns(self) -> Columns: ...
+    @property
+    def kind(self) -> Kind: ...
+    @property
+    def labels(self) -> tuple[str | int, ...]: ...
 
 
 class Table:
@@ -124,7 +137,7 @@ def load(
     label: str | None = None,
     kind: Kind | None = None,
     encoding: str = "utf-8",
-    like: Table | None = None,
+    like: Like | None = None,
     need_label: bool = True,
 ) -> Table:
     """Read a file once; `like` gives a validation or test file the columns, kind and labels of the training file.
@@ -184,7 +197,7 @@ def _peek(stream: Iterator[Row]) -> tuple[list[Row], Iterator[Row]]:
 def _columns(
     name: str,
     sample: list[dict[str, Any]],
-    like: Table | None,
+    like: Like | None,
     text: str | None,
     pair: str | None,
     label: str | None,
@@ -223,7 +236,7 @@ class _Labels:
     Every distinct spelling gets a code, until there are too many for classes; numbers are kept beside the codes.
     """
 
-    def __init__(self, name: str, kind: Kind | None, like: Table | None, sample: Sequence[Any]) -> None:
+    def __init__(self, name: str, kind: Kind | None, like: Like | None, sample: Sequence[Any]) -> None:
         self.name = name
         self.kind = like.kind if like else kind
         self.like = like

@@ -48,6 +48,7 @@ def run(store: Store, *, on_event: Callable[[dict[str, Any]], None] = lambda eve
 
     from adaptree import api, plots
     from adaptree.base import load_base
+    from adaptree.data.read import rows
     from adaptree.fingerprint import fingerprint
 
     base = load_base()
@@ -56,9 +57,9 @@ def run(store: Store, *, on_event: Callable[[dict[str, Any]], None] = lambda eve
     for name in TASKS:
         training, test = data(name)
         tasks[name] = api.train(training, test=test, base=base, name=name, store=store, on_event=on_event, **settings)
-        before[name] = tasks[name].logits([row["text"] for _, row in api.read_rows(test)])
+        before[name] = tasks[name].logits([row["text"] for _, row in rows(test)])
     first = TASKS[0]
-    again = base.bind(store[first]).logits([row["text"] for _, row in api.read_rows(data(first)[1])])
+    again = base.bind(store[first]).logits([row["text"] for _, row in rows(data(first)[1])])
     unchanged = torch.equal(again, before[first]) and fingerprint(base.host.backbone) == base.fingerprint
     figure = store.path / "demo-curves.png"
     plots.curves(

@@ -10,7 +10,7 @@ from adaptree.methods.bottleneck import Bottleneck
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Houlsby(Bottleneck):
-    """A bottleneck after attention and one after the feed-forward part of every layer; every LayerNorm is the task's."""
+    """A bottleneck after attention and after the feed-forward part of every layer; every LayerNorm is the task's."""
 
     name: ClassVar[str] = "houlsby"
     paper: ClassVar[str] = "Houlsby et al. 2019, Parameter-Efficient Transfer Learning for NLP"

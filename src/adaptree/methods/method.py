@@ -61,7 +61,10 @@ class Method:
 
     def __repr__(self) -> str:
         """The full spelling: its main number and what is not at its default; `parse` reads it back."""
-        names = [self.main, *(f.name for f in fields(self) if f.name != self.main and getattr(self, f.name) != f.default)]
+        names = [
+            self.main,
+            *(f.name for f in fields(self) if f.name != self.main and getattr(self, f.name) != f.default),
+        ]
         shown = [f"{name}={_spell(getattr(self, name))}" for name in names if getattr(self, name) is not None]
         return f"{self.name}({', '.join(shown)})" if shown else self.name
 

@@ -95,11 +95,19 @@ class _Run:
         on_event: Callable[[Event], None],
     ) -> None:
         self.base, self.kind, self.settings, self.folder, self.on_event = base, kind, settings, folder, on_event
+        if settings.epochs is None or settings.lr is None or settings.metric is None or settings.pooling is None:
+            raise ValueError("settings must be resolved before a run")
+        self.epochs, self.lr, self.metric, self.pooling = (
+            settings.epochs,
+            settings.lr,
+            settings.metric,
+            settings.pooling,
+        )
         self.source, self.train_rows = training
         self.checker, self.validation_rows = validation
         torch.manual_seed(settings.seed)
         generator = torch.Generator().manual_seed(settings.seed)
-        self.host = Host(share(base.host.model))
+        self.host = Host(share(base.host.model), base.host.architecture)
         if settings.dropout:
             self.host.model.train()
         else:
@@ -129,10 +137,9 @@ class _Run:
 
     def go(self, pressed: Callable[[], bool]) -> Fit:
         settings, state = self.settings, self.state
-        assert settings.epochs is not None
         self.clock = time.monotonic() - state.seconds
         saved = time.monotonic()
-        while state.epoch < settings.epochs and not self._enough():
+        while state.epoch < self.epochs and not self._enough():
             skip = state.batch
             for indices, rows in batches_of(
                 self.train_rows, self.source.rows, settings.batch_size, (settings.seed, state.epoch)
@@ -152,7 +159,7 @@ class _Run:
             self._close_epoch()
             self.save()
             saved = time.monotonic()
-            if pressed() and state.epoch < settings.epochs and not self._enough():
+            if pressed() and state.epoch < self.epochs and not self._enough():
                 return self._fit(finished=False)
         return self._fit(finished=True)
 
@@ -163,16 +170,15 @@ class _Run:
 
     def _step(self, indices: Array, rows: list[Any]) -> None:
         settings, state = self.settings, self.state
-        assert settings.lr is not None and settings.pooling is not None and settings.epochs is not None
         # Progress counts rows, in the middle of the batch, so that no step has a learning rate of zero.
-        progress = (state.seen + len(rows) / 2) / (settings.epochs * len(self.train_rows))
+        progress = (state.seen + len(rows) / 2) / (self.epochs * len(self.train_rows))
         if settings.max_steps:
             progress = max(progress, (state.step + 0.5) / settings.max_steps)
-        lr = learning_rate(progress, settings.lr, settings.warmup)
+        lr = learning_rate(progress, self.lr, settings.warmup)
         for group in self.optimiser.param_groups:
             group["lr"] = lr
         hidden, mask = self.base.hidden(rows, self.host)
-        logits = heads.apply(heads.pool(hidden, mask, settings.pooling), self.v)
+        logits = heads.apply(heads.pool(hidden, mask, self.pooling), self.v)
         targets = torch.from_numpy(self.source.table.targets[indices]).to(self.base.device)
         # Every row weighs the same, also in a batch that is not full.
         loss = self.kind.loss(logits, targets, self.class_weights).sum()
@@ -181,7 +187,7 @@ class _Run:
         if not math.isfinite(value):
             raise TrainingError(
                 f"the loss is not a number any more at step {state.step + 1} of epoch {state.epoch + 1}.",
-                hint=f"Try a smaller learning rate: --lr {settings.lr / 10:g}",
+                hint=f"Try a smaller learning rate: --lr {self.lr / 10:g}",
             )
         torch.nn.utils.clip_grad_norm_(self.v.values(), settings.clip)
         self.optimiser.step()
@@ -192,15 +198,15 @@ class _Run:
         state.tokens += sum(len(row.ids) for row in rows)
         state.loss += value
         state.seconds = time.monotonic() - self.clock
-        total = settings.epochs * len(self.train_rows)
+        total = self.epochs * len(self.train_rows)
         self.on_event({
-            "event": "step", "epoch": state.epoch + 1, "epochs": settings.epochs, "step": state.step, "lr": lr,
+            "event": "step", "epoch": state.epoch + 1, "epochs": self.epochs, "step": state.step, "lr": lr,
             "loss": value / len(rows), "seen": state.seen, "total": total,
             "tokens_per_second": state.tokens / max(state.seconds, 1e-9), "seconds": state.seconds,
         })  # fmt: skip
 
     def _close_epoch(self) -> None:
-        state, settings = self.state, self.settings
+        state = self.state
         scored, loss = self.evaluate()
         seen = state.seen - sum(h["rows"] for h in state.history)
         state.epoch += 1
@@ -214,25 +220,23 @@ class _Run:
         if state.best == 0 or self._is_better(entry, state.history[state.best - 1]):
             state.best = state.epoch
             self.best_v = {name: p.detach().clone() for name, p in self.v.items()}
-        self.on_event({"event": "epoch", "epochs": settings.epochs, "best": state.best, "metric": settings.metric, **entry})
+        self.on_event({"event": "epoch", "epochs": self.epochs, "best": state.best, "metric": self.metric, **entry})
 
     def _is_better(self, new: dict[str, Any], old: dict[str, Any]) -> bool:
         """By the metric; where that is the same, by the loss."""
-        assert self.settings.metric is not None
-        if new[self.settings.metric] == old[self.settings.metric]:
+        if new[self.metric] == old[self.metric]:
             return bool(new["validation_loss"] < old["validation_loss"])
-        return metrics.better(self.settings.metric, new[self.settings.metric], old[self.settings.metric])
+        return metrics.better(self.metric, new[self.metric], old[self.metric])
 
     def evaluate(self) -> tuple[dict[str, float], float]:
         """Scores and mean loss on the validation rows, with the weights as they are now."""
-        assert self.settings.pooling is not None
         logits = []
         v = {name: p.detach() for name, p in self.v.items()}
         training = self.host.model.training
         self.host.model.eval()
         for start in range(0, len(self.validation_rows), 4096):
             rows = self.checker.rows(self.validation_rows[start : start + 4096])
-            logits.append(score(self.base, rows, v, None, self.settings.pooling, host=self.host))
+            logits.append(score(self.base, rows, v, None, self.pooling, host=self.host))
         self.host.model.train(training)
         joined = torch.cat(logits)
         targets = self.checker.table.targets[self.validation_rows]
@@ -264,7 +268,8 @@ class _Run:
         tensors, state = found
         if state.pop("identity") != self.identity:
             raise TrainingError(
-                "the run to resume had other data or settings.", hint="Repeat its command exactly, or leave out --resume."
+                "the run to resume had other data or settings.",
+                hint="Repeat its command exactly, or leave out --resume.",
             )
         self.state = _State(**state)
         torch.set_rng_state(tensors["random"])
@@ -272,7 +277,11 @@ class _Run:
             for name, p in self.v.items():
                 p.copy_(tensors[f"now.{name}"])
                 self.best_v[name] = tensors[f"best.{name}"].to(p.device)
-                kept = {key: tensors[f"{key}.{name}"] for key in ("step", "exp_avg", "exp_avg_sq") if f"{key}.{name}" in tensors}
+                kept = {
+                    key: tensors[f"{key}.{name}"]
+                    for key in ("step", "exp_avg", "exp_avg_sq")
+                    if f"{key}.{name}" in tensors
+                }
                 if kept:
                     self.optimiser.state[p] = {k: t if k == "step" else t.to(p.device) for k, t in kept.items()}
 

@@ -64,15 +64,19 @@ class Settings:
         if self.warmup > 1:
             raise UsageError(f"warmup is a share of the training, at most 1, not {self.warmup}.")
 
-    def resolved(self, *, rows: int, lr: float, limit: int, metric: str, pooling: str) -> Settings:
-        """These settings with nothing left open."""
+    def longest(self, limit: int) -> int:
+        """The longest input on a base that takes `limit` tokens."""
         if self.max_length and self.max_length > limit:
             raise UsageError(f"max_length {self.max_length} is more than the base's {limit} tokens.")
+        return self.max_length or min(256, limit)
+
+    def resolved(self, *, rows: int, lr: float, limit: int, metric: str, pooling: str) -> Settings:
+        """These settings with nothing left open."""
         return replace(
             self,
             epochs=self.epochs or default_epochs(rows),
             lr=self.lr or lr,
-            max_length=self.max_length or min(256, limit),
+            max_length=self.longest(limit),
             metric=self.metric or metric,
             pooling=self.pooling or pooling,
         )

@@ -1,0 +1,3 @@
+from adaptree.cli import main
+
+raise SystemExit(main())
