@@ -6,12 +6,8 @@ import csv
 import random
 from pathlib import Path
 
-WORDS = {
-    "fruit": "apple pear plum cherry grape melon lemon peach",
-    "tool": "hammer saw drill wrench chisel plane file vice",
-    "beast": "lion wolf bear fox otter badger lynx boar",
-}
-FILLER = "the a old new very big small near under with and or seen today there".split()
+WORDS = {"fruit": "apple pear plum", "tool": "hammer saw drill", "beast": "lion wolf bear"}
+FILLER = """the a old new very big small near under with and or seen today there""".split()  # noqa: SIM905
 
 
 def tiny_base(folder: Path, *, seed: int = 0, hidden: int = 32, layers: int = 2) -> Path:
@@ -37,21 +33,24 @@ def tiny_base(folder: Path, *, seed: int = 0, hidden: int = 32, layers: int = 2)
         num_attention_heads=4,
         intermediate_size=2 * hidden,
         max_position_embeddings=64,
+        initializer_range=0.3,
     )
-    BertModel(config).save_pretrained(folder)
+    model = BertModel(config)
+    model.embeddings.word_embeddings.weight.data *= 4  # words must count for more than their places
+    model.save_pretrained(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
     return folder
 
 
 def words_csv(path: Path, rows: int = 90, *, seed: int = 0) -> Path:
-    """Sentences with one word that tells the label, as a csv with columns text and label."""
+    """Sentences with words that tell the label, as a csv with columns text and label."""
     rng = random.Random(seed)
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["text", "label"])
         for i in range(rows):
             label = list(WORDS)[i % 3]
-            words = rng.choices(FILLER, k=rng.randint(3, 20))
-            words.insert(rng.randrange(len(words)), rng.choice(WORDS[label].split()))
+            words = rng.choices(FILLER, k=rng.randint(1, 12)) + rng.choices(WORDS[label].split(), k=rng.randint(2, 6))
+            rng.shuffle(words)
             writer.writerow([" ".join(words), label])
     return path

@@ -151,7 +151,7 @@ class Case:
     row: Architecture | None = None
 
 
-# By the name in the table of architectures; after those, another class of a known one, and a family to pass a row for.
+# By the name in the table of architectures; after those, other classes of known ones, and a family to pass a row for.
 CASES: dict[str, Case] = {
     "bert": Case(bert),
     "roberta": Case(roberta),
@@ -171,6 +171,7 @@ CASES: dict[str, Case] = {
     "qwen3": Case(qwen3),
     "bart": Case(bart),
     "t5-encoder": Case(t5, tf.T5EncoderModel, tf.T5ForTokenClassification),
+    "t5-generator": Case(t5, tf.T5ForConditionalGeneration, tf.T5ForConditionalGeneration),
     "roformer": Case(roformer, row=ROFORMER),
 }
 
@@ -208,7 +209,7 @@ def batch(made: Any, rows: int = 5, tokens: int = 5, *, seed: int = 0) -> dict[s
     ids[torch.arange(rows), lengths - 1] = EOS  # the heads of T5 and BART read the state at the one end sign
     mask = (torch.arange(tokens) < lengths[:, None]).long()
     inputs = {"input_ids": ids.masked_fill(mask == 0, PAD), "attention_mask": mask}
-    if type(made).__name__ in ("T5Model", "BartModel"):  # with a head, they shift the input themselves
+    if made.config.is_encoder_decoder and not hasattr(made, "classification_head"):  # those shift the input themselves
         inputs["decoder_input_ids"] = torch.randint(3, VOCABULARY, (rows, tokens - 1), generator=generator)
     return inputs
 

@@ -17,7 +17,7 @@ from adaptree.data.table import Kind, Table, load
 from adaptree.errors import DataError, TrainingError, UsageError, near
 from adaptree.methods import Method, parse
 from adaptree.task import Record, Task, check_name
-from adaptree.train.settings import Settings
+from adaptree.training.settings import Settings
 
 if TYPE_CHECKING:
     from adaptree.base import Base, Bound
@@ -81,7 +81,7 @@ def train(
 ) -> Bound:
     """Turn labelled data into a task over a base; with a `store` it is kept there and a stopped run can be resumed.
 
-    `settings` are the fields of `adaptree.train.settings.Settings`. Events (dicts) tell `on_event` how it goes.
+    `settings` are the fields of `adaptree.training.settings.Settings`. Events (dicts) tell `on_event` how it goes.
     """
     check_name(name)
     asked = Settings(**_known(settings))
@@ -101,10 +101,13 @@ def train(
 
     from adaptree import heads
     from adaptree.data.encode import Encoded
-    from adaptree.train import checkpoint
-    from adaptree.train.finish import Part, finish
-    from adaptree.train.loop import fit
+    from adaptree.training import checkpoint
+    from adaptree.training.finish import Part, finish
+    from adaptree.training.loop import fit
 
+    folder = None if store is None else store.path / "runs" / name.replace("/", "--")
+    if folder is not None:
+        checkpoint.prepare(folder)
     if other is None:
         train_rows, validation_rows = split(table, seed=asked.seed)
         parts = {"train": Part(table, train_rows), "validation": Part(table, validation_rows)}
@@ -140,7 +143,6 @@ def train(
             "settings": chosen.to_dict(),
         }
     )
-    folder = None if store is None else store.path / "runs" / name.replace("/", "--")
     fitted = fit(
         base,
         how,
@@ -199,7 +201,7 @@ def evaluate(
     """A task's scores on labelled data, with 95 % intervals."""
     import numpy as np
 
-    from adaptree.train.finish import Part, score
+    from adaptree.training.finish import Part, score
 
     table = load(data, text=text, pair=text_pair, label=label, encoding=encoding, like=_form(bound.task.record))
     scores, spans = score(bound, Part(table, np.arange(len(table))))

@@ -43,8 +43,12 @@ class Tuned(nn.Module):
         _nest(self, {name: nn.Parameter(tensor.to(device)) for name, tensor in born.items()})
         super().train(model.training)
         self.method = method
-        # Kept out of nn.Module's registers: neither the tree's parameters nor the model's are ours.
-        self.__dict__ |= {"_model": model, "_bound": {}, "_host": host}
+        self._hold(model, host)
+
+    def _hold(self, model: nn.Module, host: Host) -> None:
+        """Keep the two out of nn.Module's registers: neither the tree's parameters nor the model's are ours."""
+        self.__dict__ |= {"_model": model, "_host": host, "_bound": {}}
+        self._bind()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self._tree(*args, **kwargs)
@@ -61,18 +65,22 @@ class Tuned(nn.Module):
 
     @property
     def _tree(self) -> nn.Module:
-        """The tree, running what is registered here now: `load_state_dict(assign=True)`, a move to the meta device
-        or `functional_call` put other tensors in the place of parameters."""
+        self._bind()
+        return self._attached.model
+
+    def _bind(self) -> None:
+        """Let the tree run what is registered here now: `load_state_dict(assign=True)`, a move to the meta device or
+        `functional_call` put other tensors in the place of parameters."""
         host = self._attached
         bound: dict[str, nn.Parameter] = self.__dict__["_bound"]
         now = dict(self.named_parameters())
-        if any(p is not bound.get(name) for name, p in now.items()):
-            host.bind(self.method.plan(host.sites, now))
-            became = {id(old): now[name] for name, old in bound.items()}
-            for part in host.model.modules():
-                part._parameters.update({k: became[id(p)] for k, p in part._parameters.items() if id(p) in became})
-            self.__dict__["_bound"] = now
-        return host.model
+        if all(p is bound.get(name) for name, p in now.items()):
+            return
+        host.bind(self.method.plan(host.sites, now))
+        became = {id(old): now[name] for name, old in bound.items()}
+        for part in host.model.modules():
+            part._parameters.update({key: became[id(p)] for key, p in part._parameters.items() if id(p) in became})
+        self.__dict__["_bound"] = now
 
     def _own_head(self) -> dict[str, nn.Parameter]:
         """The head's parameters under the names that the model has for them."""
@@ -102,9 +110,9 @@ class Tuned(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Tuned:
         """`.to(device)` and its like move the tree too: its head is ours already, the rest becomes its own copy."""
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if "_host" in self.__dict__:
-            self._tree._apply(fn, recurse)
+            self._tree._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tuned:
@@ -114,7 +122,7 @@ class Tuned(nn.Module):
         twin.__dict__ |= copy.deepcopy(ours, memo)
         if (host := self.__dict__.get("_host")) is not None:
             host = Host(share(host.model, own=twin._own_head()), host.architecture)
-            twin.__dict__ |= {"_model": self.__dict__["_model"], "_bound": {}, "_host": host}
+            twin._hold(self.__dict__["_model"], host)
         return twin
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
@@ -134,7 +142,7 @@ class Tuned(nn.Module):
     def _replicate_for_data_parallel(self) -> NoReturn:
         raise AdaptreeError(
             "nn.DataParallel cannot copy a tuned model to several devices.",
-            hint="Start one process for each (torchrun, accelerate launch), or show one device: CUDA_VISIBLE_DEVICES=0.",
+            hint="Start a process for each (torchrun, accelerate launch), or show one device: CUDA_VISIBLE_DEVICES=0.",
         )
 
     def num_parameters(self, only_trainable: bool = False, exclude_embeddings: bool = False) -> int:
@@ -194,16 +202,17 @@ def attach(
         raise UsageError("this model has a task attached already.", hint="Attach to the model that it was attached to.")
     if not hasattr(model, "config"):
         raise UnknownArchitecture(f"a {type(model).__name__} is not a Hugging Face model: it has no config.")
+    kind: Any = type(model)
     task = Task.load(method) if isinstance(method, Path) else method
     if not isinstance(task, Task):
-        return _class_for(type(model))(model, parse(task), architecture, dropout, seed)
+        return _class_for(kind)(model, parse(task), architecture, dropout, seed)
     if fingerprint(backbone_of(model)) != task.record.base.get("fingerprint"):
         raise WrongBase(
             f"the task '{task.record.name}' was trained on another base ({task.record.base.get('name', '?')}).",
             hint="Attach it to that one: its weights mean nothing here.",
         )
-    tuned = _class_for(type(model))(model, parse(task.record.method), architecture, dropout, seed)
-    _check_fit(task, tuned, type(model).__name__)
+    tuned = _class_for(kind)(model, parse(task.record.method), architecture, dropout, seed)
+    _check_fit(task, tuned, kind.__name__)
     tuned.load_state_dict(task.weights)
     return tuned
 
@@ -234,7 +243,7 @@ def _head(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 @functools.cache
-def _class_for(kind: type[nn.Module]) -> type[Tuned]:
+def _class_for(kind: type[Any]) -> type[Tuned]:
     """`Tuned` with the model's own signature: the Hugging Face Trainer reads it to choose columns and labels."""
 
     def forward(self: Tuned, *args: Any, **kwargs: Any) -> Any:

@@ -68,7 +68,7 @@ def fingerprint(backbone: nn.Module) -> str:
     """sha256 over the backbone's settings and weights, as hex."""
     config: dict[str, Any] = backbone.config.to_dict()  # type: ignore[operator, union-attr]
     settings = {key: config[key] for key in SETTINGS if config.get(key) is not None}
-    weights = {name: p for name, p in backbone.named_parameters() if not name.startswith("pooler")}
+    weights = {name: p for name, p in backbone.named_parameters() if not name.startswith(("pooler", "lm_head"))}
     with ThreadPoolExecutor() as pool:  # hashing releases the interpreter's lock
         digests = list(pool.map(_digest, weights.values()))
     whole = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
@@ -81,4 +81,4 @@ def _digest(p: Tensor) -> str:
     import torch
 
     flat = p.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return hashlib.sha256(flat.numpy()).hexdigest()
+    return hashlib.sha256(flat.numpy().data).hexdigest()

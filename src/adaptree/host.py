@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
@@ -78,13 +79,15 @@ class Host:
         self.plan: Plan = {}
         self.override: ContextVar[Plan | None] = ContextVar("plan", default=None)
         self._hooks: dict[str, torch.utils.hooks.RemovableHandle] = {}
+        self._hooking = threading.Lock()
 
     def hook(self, plan: Plan) -> Plan:
         """Make sure that every module which the plan names is listened to."""
-        for path in plan:
-            if path not in self._hooks:
-                module = self.backbone.get_submodule(path)
-                self._hooks[path] = module.register_forward_hook(Listener(self, path))
+        with self._hooking:  # two threads that hook one module would run a plan there twice
+            for path in plan:
+                if path not in self._hooks:
+                    module = self.backbone.get_submodule(path)
+                    self._hooks[path] = module.register_forward_hook(Listener(self, path))
         return plan
 
     def bind(self, plan: Plan) -> None:
@@ -107,7 +110,7 @@ class Host:
 
     @torch.no_grad()
     def probe(self) -> None:
-        """Try the row on a small batch: a zero task must be bit-equal to the bare base, each site firing as often as said."""
+        """Try the row on a small batch: a zero task is bit-equal to the bare base, each site fires as often as said."""
         fired: Counter[str] = Counter()
         row = f"the row of sites for '{self.sites.architecture}'"
 
@@ -124,9 +127,13 @@ class Host:
             return action
 
         def same(path: str) -> Action:
-            def action(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+            def action(module: Any, args: tuple[Any, ...], output: Tensor) -> Tensor:
                 fired[path] += 1
-                return norms.apply(module, args[0], module.weight, module.bias if hasattr(module, "bias") else None)
+                try:
+                    return norms.apply(module, args[0], module.weight, getattr(module, "bias", None))
+                except (AttributeError, TypeError, RuntimeError) as error:
+                    kind = type(module).__name__
+                    raise UnknownArchitecture(f"{row} does not fit: '{path}', a {kind}, is no norm.") from error
 
             return action
 
@@ -147,9 +154,9 @@ class Host:
             for path in set(self._hooks) - was_hooked:
                 self._hooks.pop(path).remove()
         for site in self.sites.sites:
-            if fired[site.path] != site.calls:
+            if (times := fired[site.path]) != site.calls:
                 raise UnknownArchitecture(
-                    f"{row} does not fit: '{site.path}' fired {fired[site.path]} times in a forward pass, not {site.calls}."
+                    f"{row} does not fit: '{site.path}' fired {times} times in a forward pass, not {site.calls}."
                 )
         for norm in self.sites.norms:
             if not fired[norm.path]:

@@ -17,6 +17,7 @@ from adaptree.errors import DataError, UsageError, near
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Label = str | int
+Values = Sequence[Any] | NDArray[Any]
 
 METRICS: Mapping[str, tuple[str, ...]] = {
     "classify": ("accuracy", "macro_f1", "matthews", "f1", "precision", "recall"),
@@ -53,9 +54,7 @@ def better(metric: str, a: float, b: float) -> bool:
     return a < b if metric in LOWER_IS_BETTER else a > b
 
 
-def score(
-    kind: str, gold: Sequence[Any], predicted: Sequence[Any], *, labels: Sequence[Label] | None = None
-) -> dict[str, float]:
+def score(kind: str, gold: Values, predicted: Values, *, labels: Sequence[Label] | None = None) -> dict[str, float]:
     """Every metric of the kind. Empty input and undefined ratios are 0.0.
 
     classify: with `labels`, gold and predicted are positions in them, as a head answers; without, labels themselves.
@@ -75,8 +74,8 @@ def score(
 
 def intervals(
     kind: str,
-    gold: Sequence[Any],
-    predicted: Sequence[Any],
+    gold: Values,
+    predicted: Values,
     *,
     labels: Sequence[Label] | None = None,
     level: float = 0.95,
@@ -201,7 +200,7 @@ def _ratio(a: Floats, b: Floats) -> Floats:
     return np.divide(a, b, out=np.zeros_like(a), where=b != 0)
 
 
-def _table(gold: Sequence[Any], predicted: Sequence[Any], labels: Sequence[Label] | None) -> tuple[Ints, Floats, int]:
+def _table(gold: Values, predicted: Values, labels: Sequence[Label] | None) -> tuple[Ints, Floats, int]:
     """The confusion table's cells that are not empty, (C, 2), their counts (C,), and the number of labels."""
     if labels is not None and len(labels):
         k = len(labels)
@@ -215,7 +214,7 @@ def _table(gold: Sequence[Any], predicted: Sequence[Any], labels: Sequence[Label
     return cells, counts.astype(np.float64), k
 
 
-def _places(values: Sequence[Any], k: int) -> Ints:
+def _places(values: Values, k: int) -> Ints:
     found = np.asarray(values)
     if found.size == 0:
         return np.zeros(0, dtype=np.int64)
@@ -225,7 +224,7 @@ def _places(values: Sequence[Any], k: int) -> Ints:
     return found.astype(np.int64)
 
 
-def _numbers(name: str, values: Sequence[Any]) -> Floats:
+def _numbers(name: str, values: Values) -> Floats:
     found = np.asarray(values, dtype=np.float64)
     if found.ndim != 1:
         raise DataError(f"the {name} values have shape {found.shape}, not one number a row.", hint="Flatten them.")
@@ -238,7 +237,7 @@ def _chunks(resamples: int, width: int) -> Iterator[int]:
         yield min(size, resamples - start)
 
 
-def _same_length(gold: Sequence[Any], predicted: Sequence[Any]) -> None:
+def _same_length(gold: Values, predicted: Values) -> None:
     if len(gold) != len(predicted):
         raise DataError(f"{len(gold)} gold values but {len(predicted)} predicted.", hint="Give one of each a row.")
 

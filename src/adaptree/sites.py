@@ -234,6 +234,9 @@ def find(model: nn.Module, architecture: Architecture | None = None) -> Sites:
     config: Any = backbone.config
     kind = str(config.model_type)
     row = architecture or ARCHITECTURES.get(kind)
+    # A row of ours serves several models, not all of which have everything: ModernBERT's first norm, DeBERTa's
+    # convolution, a Llama without q_norm, T5's encoder alone. A row that is passed was written for this one.
+    ours = any(row is known for known in ARCHITECTURES.values())
     if row is None:
         raise UnknownArchitecture(
             f"no sites are known for the architecture '{kind}'.",
@@ -248,15 +251,28 @@ def find(model: nn.Module, architecture: Architecture | None = None) -> Sites:
     def add_norm(path: str, layer: int) -> None:
         module = modules.get(path)
         weight = getattr(module, "weight", None)
-        if (
-            weight is not None
-        ):  # a norm may be absent: ModernBERT's first, DeBERTa's convolution, a Llama without q_norm
+        if module is not None and (list(module.children()) or (weight is not None and weight.dim() != 1)):
+            raise UnknownArchitecture(
+                f"the row for '{kind}' names '{path}' as a norm, which is a {type(module).__name__}."
+            )
+        if weight is not None:
             norms.append(Norm(layer, path, weight.numel(), getattr(module, "bias", None) is not None))
 
     for stack in row.stacks:
         paths = _layer_paths(stack.layers, modules)
-        if not paths:
+        absent = [name for name in (*stack.before, *stack.after) if name not in modules]
+        absent += [name for name in stack.norms if not any(f"{path}.{name}" in modules for path in paths)]
+        if paths and absent and not ours:
+            raise UnknownArchitecture(
+                f"the row for '{kind}' names the norm '{absent[0]}', which this model does not have."
+            )
+        if not paths and ours:
             continue
+        if not paths:
+            raise UnknownArchitecture(
+                f"the row for '{kind}' names the layers '{stack.layers}', which this model does not have.",
+                hint=f"Pass the row as architecture=\n{_sketch(backbone)}",
+            )
         first, last = depth, depth + len(paths) - 1
         for path in stack.before:
             add_norm(path, first)
@@ -281,6 +297,9 @@ def find(model: nn.Module, architecture: Architecture | None = None) -> Sites:
             f"none of the layer lists of '{kind}' ({', '.join(s.layers for s in row.stacks)}) is in this model.",
             hint=f"Pass the row as architecture=\n{_sketch(backbone)}",
         )
+    twice, times = Counter(site.path for site in sites).most_common(1)[0]
+    if times > 1:
+        raise UnknownArchitecture(f"the row for '{kind}' names '{twice}' for two sites.")
     dtype = next(backbone.parameters()).dtype
     return Sites(kind, depth, tuple(sites), tuple(norms), row.pooling, dtype)
 

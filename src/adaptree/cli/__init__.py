@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from typing import Any
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -18,28 +19,31 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(args: list[str]) -> int:
-    import click
+    import typer
 
     from adaptree.cli.app import app
     from adaptree.errors import AdaptreeError
 
+    # typer carries a click of its own, or uses the installed one: its classes are found through what it exports.
+    classes: Any = typer.BadParameter.__mro__
+    misuse, complaint = classes[1:3]
     try:
         code = app(args=args, prog_name="adaptree", standalone_mode=False)
         sys.stdout.flush()
+        if code == 130:  # what typer makes of Ctrl-C
+            raise KeyboardInterrupt
         return code if isinstance(code, int) else 0
-    except click.UsageError as error:
-        where = error.ctx.command_path if error.ctx else "adaptree"
-        _complain(f"{error.format_message()}  {where} --help")
+    except misuse as error:
+        context = getattr(error, "ctx", None)
+        _complain(f"{error.format_message()}  {context.command_path if context else 'adaptree'} --help")
         return 2
-    except click.exceptions.Exit as done:
-        return done.exit_code
-    except click.ClickException as error:
+    except complaint as error:
         _complain(error.format_message())
-        return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
+        return 1
+    except (typer.Abort, KeyboardInterrupt):
         _complain("stopped.")
         return 1
-    except BrokenPipeError:  # the reader of our output has gone, as with `| head`
+    except (BrokenPipeError, SystemExit):  # the reader of our output has gone, as with `| head`; typer exits for that
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except AdaptreeError as error:

@@ -25,6 +25,8 @@ def apply(norm: nn.Module, x: Tensor, weight: Tensor, bias: Tensor | None = None
         plain = F.layer_norm(x, norm.normalized_shape, eps=norm.eps)
         # addcmul is bit-equal to the fused form; `plain * weight + bias` is not.
         return plain * weight if bias is None else torch.addcmul(bias, plain, weight)
+    if isinstance(norm, nn.RMSNorm) and weight.dim() > 1:  # torch's own kernel takes one scale for all rows
+        return F.rms_norm(x, norm.normalized_shape, eps=norm.eps) * weight
     twin = copy.copy(norm)
     twin._parameters = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}  # type: ignore[dict-item]
     return twin.forward(x)  # type: ignore[no-any-return]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from adaptree.errors import MethodError
 from adaptree.methods.method import Action, Method, Params, check_choice, check_number
 from adaptree.sites import Norm, Site, Sites
 
@@ -34,10 +35,13 @@ class Bottleneck(Method):
     def __post_init__(self) -> None:
         from adaptree.core.bottleneck import ACTIVATIONS
 
+        super().__post_init__()
         if self.size is not None:
             check_number(self.name, "size", self.size, int, 1)
         check_number(self.name, "init_std", self.init_std, float, 0)
         check_choice(self.name, "activation", self.activation, ACTIVATIONS)
+        if not isinstance(self.norms, bool):
+            raise MethodError(f"{self.name}: norms must be true or false, not {self.norms!r}.")
 
     def width(self, site: Site) -> int:
         return self.size or max(1, site.width // 16)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -38,6 +39,14 @@ class Method:
     layers: str | None = None
     """Only these layers: 3-5, 0,2,4 or top:2. Default: all."""
 
+    def __post_init__(self) -> None:
+        if isinstance(self.layers, int) and not isinstance(self.layers, bool):
+            object.__setattr__(self, "layers", str(self.layers))  # layers=3 is a spelling of '3'
+        elif not isinstance(self.layers, str | None):
+            raise MethodError(
+                f"{self.name}: layers={self.layers!r} cannot be read.", hint="Write 3-5, '0,2,4' or top:2."
+            )
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if name := cls.__dict__.get("name"):
@@ -61,11 +70,10 @@ class Method:
 
     def __repr__(self) -> str:
         """The full spelling: its main number and what is not at its default; `parse` reads it back."""
-        names = [
-            self.main,
-            *(f.name for f in fields(self) if f.name != self.main and getattr(self, f.name) != f.default),
-        ]
-        shown = [f"{name}={_spell(getattr(self, name))}" for name in names if getattr(self, name) is not None]
+        usual = {f.name: f.default for f in fields(self)}
+        names = [self.main, *(name for name in usual if name != self.main and getattr(self, name) != usual[name])]
+        values = {name: getattr(self, name) for name in names}
+        shown = [f"{name}={_spell(value)}" for name, value in values.items() if (value, usual[name]) != (None, None)]
         return f"{self.name}({', '.join(shown)})" if shown else self.name
 
     __str__ = __repr__
@@ -97,7 +105,7 @@ def parse(spelling: str | Method, **changes: Any) -> Method:
 def check_number(method: str, field: str, value: object, kind: type, low: float) -> None:
     """Refuse a number of the wrong type or below `low`, naming the field."""
     good = isinstance(value, (int, float) if kind is float else kind) and not isinstance(value, bool)
-    if not good or value < low:  # type: ignore[operator]
+    if not good or not low <= value < math.inf:  # type: ignore[operator]
         what = "a whole number" if kind is int else "a number"
         raise MethodError(f"{method}: {field} must be {what} of at least {low:g}, not {value!r}.")
 
@@ -111,11 +119,16 @@ def check_choice(method: str, field: str, value: str, choices: Mapping[str, Any]
 
 
 def _pairs(spelling: str, inside: str) -> list[tuple[str, Any]]:
-    pairs = []
+    pairs: list[tuple[str, Any]] = []
     for part in re.findall(r"""(?:[^,'"]|'[^']*'|"[^"]*")+""", inside):
         field, equals, value = part.partition("=")
         if not equals:
-            raise MethodError(f"'{spelling}': '{part.strip()}' is not field=value.", hint="Write houlsby(size=64).")
+            raise MethodError(
+                f"'{spelling}': '{part.strip()}' is not field=value.",
+                hint="Write size=64, and commas in quotes: layers='0,2'.",
+            )
+        if field.strip() in dict(pairs):
+            raise MethodError(f"'{spelling}' says {field.strip()} twice.")
         pairs.append((field.strip(), _read(value)))
     return pairs
 

@@ -26,8 +26,8 @@ from adaptree.errors import TrainingError
 from adaptree.heads import Classify, Kind
 from adaptree.host import Host, share, without_dropout
 from adaptree.methods import Method
-from adaptree.train import checkpoint
-from adaptree.train.settings import Settings, learning_rate
+from adaptree.training import checkpoint
+from adaptree.training.settings import Settings, learning_rate
 
 Array = np.ndarray[Any, Any]
 Event = dict[str, Any]

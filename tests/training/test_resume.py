@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.bases import tiny_base, words_csv
 
 SETTINGS = {"epochs": 3, "batch_size": 8, "lr": 3e-3, "method": "houlsby:8", "name": "words"}
@@ -34,7 +33,7 @@ def _train(
     from adaptree import api
     from adaptree.base import load_base
     from adaptree.store import Store
-    from adaptree.train import checkpoint, loop
+    from adaptree.training import checkpoint, loop
 
     torch.set_num_threads(1)
     loop.CHECKPOINT_SECONDS = every
@@ -78,7 +77,7 @@ def _die(module: Any, where: str, count: int) -> None:
 @pytest.fixture(scope="module")
 def forks() -> Any:
     context = multiprocessing.get_context("forkserver")
-    preload = ["adaptree.api", "adaptree.train.finish", "transformers.models.bert.modeling_bert"]
+    preload = ["adaptree.api", "adaptree.training.finish", "transformers.models.bert.modeling_bert"]
     context.set_forkserver_preload(preload)
     return context
 

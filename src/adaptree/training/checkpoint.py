@@ -17,12 +17,22 @@ from adaptree.errors import StoreError, TrainingError
 FILE = "checkpoint.safetensors"
 
 
+def prepare(folder: Path) -> None:
+    """Make the run's folder, so that a store which cannot be written is said before the work, not after."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = folder / f"{FILE}.partial"
+        partial.touch()
+        partial.unlink()
+    except OSError as error:
+        raise _cannot(folder, error) from error
+
+
 def write(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
     """Write beside the old one, flush to the disk, then take its place in one step."""
     data = save({name: t.contiguous() for name, t in tensors.items()}, metadata={"state": json.dumps(state)})
     partial = folder / f"{FILE}.partial"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as file:
             file.write(data)
             file.flush()
@@ -34,10 +44,14 @@ def write(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any])
         finally:
             os.close(at)
     except OSError as error:
-        raise StoreError(
-            f"the run's checkpoint cannot be written to '{folder}': {error.strerror or error}.",
-            hint="Free some space or choose another --store, then go on with --resume.",
-        ) from error
+        raise _cannot(folder, error) from error
+
+
+def _cannot(folder: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"the run cannot be kept in '{folder}': {error.strerror or error}.",
+        hint="Make room there or choose another --store; a run that had begun goes on with --resume.",
+    )
 
 
 def read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:

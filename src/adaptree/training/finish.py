@@ -14,8 +14,8 @@ from adaptree.data.table import Table
 from adaptree.host import price
 from adaptree.methods import Method
 from adaptree.task import Record, Task
-from adaptree.train.loop import Fit
-from adaptree.train.settings import Settings
+from adaptree.training.loop import Fit
+from adaptree.training.settings import Settings
 
 Array = np.ndarray[Any, Any]
 CHUNK = 4096

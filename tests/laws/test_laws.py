@@ -1,0 +1,362 @@
+"""What every method must obey on every architecture. A new method, or a new row, is under these laws by itself."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests import tiny
+from torch import Tensor, nn
+
+from adaptree import attach
+from adaptree.attach import Tuned
+from adaptree.errors import AdaptreeError
+from adaptree.host import Host
+from adaptree.methods import METHODS, Method, parse
+from adaptree.methods.bottleneck import Bottleneck
+from adaptree.sites import ARCHITECTURES, backbone_of
+
+# Sizes that are no width of the models, so that a mixed-up axis shows; a method not named here runs at its defaults.
+SMALL: dict[str, dict[str, Any]] = {"houlsby": {"size": 6}, "pfeiffer": {"size": 5}}
+
+every_case = pytest.mark.parametrize("case", tiny.CASES)
+every_method = pytest.mark.parametrize("method", METHODS)
+
+
+def small(method: str, **changes: Any) -> Method:
+    return parse(method, **{**SMALL.get(method, {}), **changes})
+
+
+def tune(case: str, method: str | Method, *, head: bool = False, **options: Any) -> tuple[nn.Module, Tuned]:
+    """A model and a task attached to it."""
+    model = tiny.model(case, head=head)
+    return model, attach(model, method, architecture=tiny.CASES[case].row, **options)
+
+
+@torch.no_grad()
+def shake(tuned: Tuned, seed: int) -> Tuned:
+    """Move a task's weights to where training might have brought them."""
+    generator = torch.Generator().manual_seed(seed)
+    for p in tuned.parameters():
+        p.add_(0.1 * torch.randn(p.shape, generator=generator))
+    return tuned
+
+
+@torch.no_grad()
+def output(model: nn.Module) -> Tensor:
+    return tiny.output(model, tiny.batch(model))
+
+
+def loss(model: nn.Module) -> Tensor:
+    """A number that depends on every output."""
+    out = tiny.output(model, tiny.batch(model))
+    return (out * torch.randn(out.shape, generator=torch.Generator().manual_seed(7))).sum()
+
+
+def moved(after: Tensor, before: Tensor) -> float:
+    return float((after - before).norm() / before.norm())
+
+
+def state(model: nn.Module) -> dict[str, Any]:
+    """All that attaching could change in a model: bits, places in memory, flags, hooks, modes and settings."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    plain = (bool, int, float, str, type(None))
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    return {
+        "class": type(model),
+        "keys": list(model.state_dict()),
+        "bits": {name: t.detach().numpy().tobytes() for name, t in tensors.items()},
+        "places": {name: (id(t), t.data_ptr()) for name, t in tensors.items()},
+        "flags": {name: (t.requires_grad, t.grad) for name, t in tensors.items()},
+        "hooks": {path: [len(getattr(m, kind)) for kind in hooks] for path, m in model.named_modules()},
+        "settings": {
+            path: {key: value for key, value in vars(m).items() if isinstance(value, plain)}  # training, p, dropout …
+            for path, m in model.named_modules()
+        },
+    }
+
+
+def test_the_tiny_models_cover_the_whole_table() -> None:
+    assert set(ARCHITECTURES) <= set(tiny.CASES)
+    assert all(tiny.model(name).config.model_type == name for name in ARCHITECTURES)  # type: ignore[union-attr]
+
+
+@every_method
+@every_case
+def test_near_identity_at_birth(case: str, method: str) -> None:
+    model, tuned = tune(case, method)
+    assert moved(output(tuned), output(model)) < 0.05
+
+
+@every_method
+@every_case
+def test_born_at_zero_is_exactly_the_base(case: str, method: str) -> None:
+    """A method with no scale of birth is the base as it is born."""
+    scaled = "init_std" in {field.name for field in fields(METHODS[method])}
+    model, tuned = tune(case, small(method, init_std=0.0) if scaled else small(method))
+    assert torch.equal(output(tuned), output(model))
+    assert not torch.equal(output(shake(tuned, 1)), output(model))
+    if scaled:
+        assert not torch.equal(output(tune(case, small(method))[1]), output(model))
+
+
+@every_method
+@every_case
+def test_the_frozen_base_has_no_dropout_in_training(case: str, method: str) -> None:
+    model, tuned = tune(case, small(method))
+    _, dropping = tune(case, small(method), dropout=True)
+    at_rest = output(tuned)
+    assert not tuned.training
+    tuned.train(), dropping.train()
+    torch.manual_seed(0)
+    assert torch.equal(output(tuned), at_rest)
+    assert torch.equal(output(tuned), at_rest)
+    assert moved(output(dropping), output(dropping)) > 0.1, "these settings have dropout, or the law says nothing"
+    assert not any(module.training for module in model.modules())
+
+
+@every_method
+@every_case
+def test_only_v_changes(case: str, method: str) -> None:
+    model = tiny.model(case, head=True)
+    model.train()
+    backbone_of(model).eval()
+    next(model.parameters()).requires_grad_(False)
+    before = state(model)
+    tuned = attach(model, small(method), architecture=tiny.CASES[case].row)
+    assert state(model) == before
+    assert tuned.training
+    tuned.train()
+    v = {name: p.detach().clone() for name, p in tuned.named_parameters()}
+    optimiser = torch.optim.AdamW(tuned.parameters(), lr=1e-2, weight_decay=0.1)
+    for _ in range(3):
+        optimiser.zero_grad()
+        loss(tuned).backward()
+        optimiser.step()
+    assert state(model) == before
+    assert [name for name, p in tuned.named_parameters() if torch.equal(p, v[name])] == []
+    assert list(tuned.state_dict()) == list(v)
+
+
+@every_method
+@every_case
+def test_the_base_is_in_memory_once(case: str, method: str) -> None:
+    model, tuned = tune(case, small(method), head=True)
+    own = {p.data_ptr() for p in tuned.parameters()}
+    base = {p.data_ptr() for p in model.parameters()}
+    inside = {p.data_ptr() for p in tuned.base_model.parameters()}
+    assert inside - own <= base
+    assert not own & base
+
+
+@every_method
+@every_case
+def test_every_trained_tensor_gets_a_gradient(case: str, method: str) -> None:
+    model, tuned = tune(case, small(method), head=True)
+    tuned.train()
+    loss(tuned).backward()
+    without = [name for name, p in tuned.named_parameters() if p.grad is None or not p.grad.any()]
+    assert without == []
+    assert all(p.grad is None for p in model.parameters())
+
+
+@every_method
+@every_case
+def test_count_is_the_formula_and_what_is_trained(case: str, method: str) -> None:
+    _, tuned = tune(case, small(method), head=True)
+    count = tuned.count()
+    trained = {name: p.numel() for name, p in tuned.named_parameters() if p.requires_grad}
+    head = sum(n for name, n in trained.items() if name.startswith("head."))
+    assert count["head"] == head
+    assert count["trained"] == sum(trained.values())
+    assert count["base"] == sum(p.numel() for p in tuned.base_model.parameters())
+    if isinstance(tuned.method, Bottleneck):
+        d, m = 32, SMALL[method]["size"]
+        layers, cross = {"albert": (4, 0), "t5": (5, 2), "t5-generator": (5, 2), "bart": (5, 2)}.get(case, (3, 0))
+        sites = 2 * layers + cross if method == "houlsby" else layers
+        assert count["adapters"] == sites * (2 * m * d + d + m)
+        assert count["norms"] == sum(n for name, n in trained.items() if name.startswith("norm."))
+
+
+@every_method
+@every_case
+def test_save_and_load_give_the_same_bits(case: str, method: str, tmp_path: Path) -> None:
+    _, tuned = tune(case, small(method), head=True)
+    shake(tuned, 1).save(tmp_path / "task")
+    model, loaded = tune(case, small(method), head=True, seed=3)
+    assert not torch.equal(output(loaded), output(tuned))
+    loaded = attach(model, tmp_path / "task", architecture=tiny.CASES[case].row)
+    assert loaded.method == tuned.method
+    assert torch.equal(output(loaded), output(tuned))
+    assert set(load_file(tmp_path / "task" / "task.safetensors")) == set(tuned.state_dict())
+
+
+@every_method
+@every_case
+def test_detach_gives_back_the_very_model(case: str, method: str) -> None:
+    model = tiny.model(case, head=True)
+    before, bare = state(model), output(model)
+    tuned = shake(attach(model, small(method), architecture=tiny.CASES[case].row), 1)
+    inputs = tiny.batch(model)
+    assert tuned.detach() is model
+    assert state(model) == before
+    assert torch.equal(output(model), bare)
+    for call in (lambda: tuned(**inputs), tuned.count, tuned.detach, lambda: tuned.task):
+        with pytest.raises(AdaptreeError, match="detached"):
+            call()
+
+
+def layer_paths(backbone: nn.Module, case: str) -> list[str]:
+    row = tiny.CASES[case].row or ARCHITECTURES[str(backbone.config.model_type)]  # type: ignore[union-attr]
+    lists = [re.escape(stack.layers).replace(r"\*", r"\d+") + r"\.\d+" for stack in row.stacks]
+    return [path for pattern in lists for path, _ in backbone.named_modules() if re.fullmatch(pattern, path)]
+
+
+def layer_outputs(model: nn.Module, case: str) -> list[tuple[int, Tensor]]:
+    """Every layer's output, with the layer's number, in the order of computation."""
+    backbone = backbone_of(model) if not isinstance(model, Tuned) else model.base_model
+    seen: list[tuple[int, Tensor]] = []
+
+    def listener(number: int) -> Callable[..., None]:
+        return lambda module, args, out: seen.append((number, out[0] if isinstance(out, tuple) else out))
+
+    paths = layer_paths(backbone, case)
+    handles = [backbone.get_submodule(p).register_forward_hook(listener(i)) for i, p in enumerate(paths)]
+    output(model)
+    for handle in handles:
+        handle.remove()
+    return seen
+
+
+@pytest.mark.parametrize("layers", ["top:1", "1"])
+@every_method
+@every_case
+def test_layers_restricts_what_is_touched(case: str, method: str, layers: str) -> None:
+    model, tuned = tune(case, small(method, layers=layers))
+    backbone = backbone_of(model)
+    paths = layer_paths(backbone, case)
+    chosen = len(paths) - 1 if layers == "top:1" else 1
+    v = [name for name in tuned.state_dict() if not name.startswith("head.")]
+    # A weight is named after its layer's number, or after the module it stands for: in the layer, or after the last.
+    norms = [name.removeprefix("norm.") for name in v if name.startswith("norm.")]
+    assert {int(name.partition(".")[0]) for name in v if not name.startswith("norm.")} == {chosen}
+    outside = [name for name in norms if not name.startswith(paths[chosen] + ".")]
+    last_of_stack = chosen == len(paths) - 1
+    assert all(last_of_stack and re.search(r"(final_layer_norm|final_norm|ln_f|^norm)\.", name) for name in outside)
+
+    bare, with_task = layer_outputs(model, case), layer_outputs(shake(tuned, 1), case)
+    assert [number for number, _ in bare] == [number for number, _ in with_task]
+    first = next(i for i, (number, _) in enumerate(bare) if number == chosen)
+    assert first > 0
+    assert all(torch.equal(bare[i][1], with_task[i][1]) for i in range(first))
+    assert not torch.equal(bare[first][1], with_task[first][1])
+
+
+@every_method
+@every_case
+def test_two_tasks_in_two_threads_do_not_meet(case: str, method: str) -> None:
+    model = tiny.model(case)
+    row = tiny.CASES[case].row
+    tasks = [shake(attach(model, small(method), architecture=row), seed) for seed in (1, 2)]
+    alone = [output(tuned) for tuned in tasks]
+    assert not torch.equal(*alone)
+    together: list[list[Tensor]] = [[], []]
+    start = threading.Barrier(2)
+
+    def run(i: int) -> None:
+        start.wait()
+        together[i].extend(output(tasks[i]) for _ in range(4))
+
+    in_threads(run)
+    for i in (0, 1):
+        assert len(together[i]) == 4
+        assert all(torch.equal(out, alone[i]) for out in together[i])
+
+
+# DeBERTa-v2 norms its table of relative positions, which is one for the whole batch: rows cannot differ there.
+NO_ROW_AXIS = {"deberta-v2": "norm.encoder.LayerNorm."}
+
+
+def stack(tasks: list[dict[str, Tensor]], owners: list[int], shared: str | None) -> dict[str, Tensor]:
+    """The weights of each row's owner along a leading row axis; a vector becomes (B, 1, d)."""
+    out = {}
+    for name, tensor in tasks[0].items():
+        if shared and name.startswith(shared):
+            out[name] = tensor
+            continue
+        rows = torch.stack([tasks[owner][name] for owner in owners])
+        out[name] = rows.unsqueeze(1) if tensor.dim() == 1 else rows
+    return out
+
+
+@torch.no_grad()
+@every_method
+@every_case
+def test_a_mixed_batch_equals_one_by_one(case: str, method: str) -> None:
+    model = tiny.model(case)
+    host, how = Host(model, tiny.CASES[case].row), small(method)
+    generator = torch.Generator().manual_seed(0)
+    tasks = [how.init(host.sites, host.backbone, generator) for _ in range(2)]
+    for task in tasks:
+        for tensor in task.values():
+            tensor += 0.1 * torch.randn(tensor.shape, generator=generator)
+    if shared := NO_ROW_AXIS.get(case):
+        tasks[1] |= {name: tensor for name, tensor in tasks[0].items() if name.startswith(shared)}
+    owners = [0, 1, 1, 0, 1]
+    inputs = tiny.batch(model)
+    with host.running(how.plan(host.sites, stack(tasks, owners, shared))):
+        mixed = tiny.output(model, inputs)
+    for i, owner in enumerate(owners):
+        row = {key: value[i : i + 1] for key, value in inputs.items()}
+        alone = []
+        for task in tasks:
+            with host.running(how.plan(host.sites, task)):
+                alone.append(tiny.output(model, row))
+        torch.testing.assert_close(mixed[i : i + 1], alone[owner], atol=1e-5, rtol=1e-5)
+        assert moved(alone[0], alone[1]) > 0.01
+
+
+@every_method
+def test_two_plans_on_one_host_in_two_threads_do_not_meet(method: str) -> None:
+    """Serving: one model, a plan per thread; and threads that hook the model at the same moment hook it once."""
+    model = tiny.model("bert")
+    host, how = Host(model), small(method)
+    tasks = [shake(attach(model, how), seed) for seed in (1, 2)]
+    alone = [output(tuned) for tuned in tasks]
+    plans = [how.plan(host.sites, dict(tuned.named_parameters())) for tuned in tasks]
+    together: list[list[Tensor]] = [[], []]
+    start = threading.Barrier(2)
+
+    def run(i: int) -> None:
+        start.wait()
+        for _ in range(4):
+            with host.running(plans[i]):
+                together[i].append(output(model))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        in_threads(run)
+    finally:
+        sys.setswitchinterval(interval)
+    assert {len(module._forward_hooks) for module in model.modules()} == {0, 1}
+    for i in (0, 1):
+        assert all(torch.equal(out, alone[i]) for out in together[i])
+        assert len(together[i]) == 4
+
+
+def in_threads(run: Callable[[int], None]) -> None:
+    threads = [threading.Thread(target=run, args=(i,)) for i in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert not any(thread.is_alive() for thread in threads)

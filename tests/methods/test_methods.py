@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests import tiny
+
+from adaptree import Houlsby, Pfeiffer, attach
+from adaptree.core.bottleneck import ACTIVATIONS
+from adaptree.errors import AdaptreeError, MethodError, UsageError
+from adaptree.methods import METHODS, Method, parse
+from adaptree.sites import find
+
+LAYERS = st.one_of(
+    st.none(),
+    st.integers(0, 40).map(str),
+    st.tuples(st.integers(0, 9), st.integers(10, 20)).map(lambda pair: f"{pair[0]}-{pair[1]}"),
+    st.integers(1, 12).map(lambda n: f"top:{n}"),
+    st.lists(st.integers(0, 12).map(str), min_size=2, max_size=4).map(",".join),
+    st.just("0, 2 , 4-5,top:1"),
+)
+FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    "layers": LAYERS,
+    "size": st.none() | st.integers(1, 10_000),
+    "activation": st.sampled_from(sorted(ACTIVATIONS)),
+    "init_std": st.floats(0, 1e6, allow_nan=False) | st.integers(0, 3),
+    "norms": st.booleans(),
+}
+
+
+@st.composite
+def methods(draw: st.DrawFn) -> Method:
+    """Any registered method, with some of its fields set. A new field needs a strategy above."""
+    cls = METHODS[draw(st.sampled_from(sorted(METHODS)))]
+    chosen = draw(st.sets(st.sampled_from([field.name for field in fields(cls)])))
+    return cls(**{name: draw(FIELDS[name]) for name in chosen})
+
+
+def test_every_field_of_every_method_has_a_strategy() -> None:
+    assert {field.name for cls in METHODS.values() for field in fields(cls)} <= set(FIELDS)
+
+
+@given(methods())
+def test_repr_parses_back(method: Method) -> None:
+    assert parse(repr(method)) == method
+    assert parse(f"  {method} ") == method
+    assert str(method) == repr(method)
+
+
+@given(methods())
+def test_a_method_is_parsed_to_itself_and_changes_override(method: Method) -> None:
+    assert parse(method) == method
+    assert parse(method, layers="0").layers == "0"
+
+
+@pytest.mark.parametrize(
+    ("spelling", "method"),
+    [
+        ("houlsby", Houlsby()),
+        ("houlsby:64", Houlsby(size=64)),
+        ("houlsby: 8 ", Houlsby(size=8)),
+        ("houlsby()", Houlsby()),
+        ("houlsby(size=64, activation=tanh)", Houlsby(size=64, activation="tanh")),
+        (" houlsby ( size = 64,activation='tanh' ) ", Houlsby(size=64, activation="tanh")),
+        ("houlsby(norms=false)", Houlsby(norms=False)),
+        ("houlsby(norms=False)", Houlsby(norms=False)),
+        ("houlsby(size=none)", Houlsby(size=None)),
+        ("houlsby(init_std=1e-3)", Houlsby(init_std=0.001)),
+        ("houlsby(layers=3)", Houlsby(layers="3")),
+        ("houlsby(layers=3-5)", Houlsby(layers="3-5")),
+        ("houlsby(layers=top:2)", Houlsby(layers="top:2")),
+        ("houlsby(layers='0,2,4', size=8)", Houlsby(layers="0,2,4", size=8)),
+        ('houlsby(layers="0,2,4")', Houlsby(layers="0,2,4")),
+        ("pfeiffer", Pfeiffer()),
+        ("pfeiffer:48", Pfeiffer(size=48)),
+        ("pfeiffer(norms=true)", Pfeiffer(norms=True)),
+    ],
+)
+def test_spellings(spelling: str, method: Method) -> None:
+    assert parse(spelling) == method
+    assert type(parse(spelling)) is type(method)
+
+
+def test_the_full_spelling_shows_what_is_not_at_its_default() -> None:
+    assert repr(Houlsby()) == "houlsby(size=64)"
+    assert repr(Houlsby(size=8, activation="tanh", norms=False)) == "houlsby(size=8, activation=tanh, norms=false)"
+    assert repr(Houlsby(size=None)) == "houlsby(size=none)"
+    assert repr(Pfeiffer()) == "pfeiffer"
+    assert repr(Pfeiffer(layers="0,2")) == "pfeiffer(layers='0,2')"
+
+
+@pytest.mark.parametrize(
+    ("spelling", "says"),
+    [
+        ("houlsbi", "Did you mean 'houlsby'?"),
+        ("Pfeifer:48", "Did you mean 'pfeiffer'?"),
+        ("xyz", "There are: houlsby, pfeiffer"),
+        ("", "is not a method"),
+        ("houlsby:", "Write houlsby, houlsby:64"),
+        ("houlsby(size=64", "is not a method"),
+        ("houlsby(64)", "'64' is not field=value"),
+        ("houlsby(layers=0,2)", "layers='0,2'"),
+        ("houlsby(size=8, size=9)", "says size twice"),
+        ("houlsby(sise=64)", "Did you mean 'size'?"),
+        ("houlsby(quux=64)", "It has: layers, size, activation, init_std, norms"),
+        ("houlsby:0", "size must be a whole number of at least 1, not 0"),
+        ("houlsby:-4", "at least 1, not -4"),
+        ("houlsby:2.5", "a whole number"),
+        ("houlsby:many", "not 'many'"),
+        ("houlsby:true", "not True"),
+        ("houlsby(init_std=-0.01)", "init_std must be a number of at least 0, not -0.01"),
+        ("houlsby(init_std=nan)", "init_std"),
+        ("houlsby(init_std=inf)", "init_std"),
+        ("houlsby(init_std=true)", "init_std"),
+        ("houlsby(activation=gelo)", "Did you mean 'gelu'?"),
+        ("houlsby(activation=3)", "There are: gelu, relu, swish, tanh"),
+        ("houlsby(norms=maybe)", "norms must be true or false, not 'maybe'"),
+        ("houlsby(layers=true)", "layers=True cannot be read"),
+        ("houlsby(layers=1.5)", "layers=1.5 cannot be read"),
+    ],
+)
+def test_a_bad_spelling_gets_one_clear_line(spelling: str, says: str) -> None:
+    with pytest.raises(MethodError) as caught:
+        parse(spelling)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_a_bad_change_is_refused_like_a_bad_spelling() -> None:
+    with pytest.raises(MethodError, match="at least 1"):
+        parse("houlsby", size=0)
+    with pytest.raises(MethodError, match="layers"):
+        parse("houlsby", layers=(0, 1))
+
+
+@pytest.mark.parametrize("layers", ["3", "1-9", "top:9", "2-1", "top:0", "everything"])
+def test_layers_that_the_model_does_not_have_are_refused_when_attached(layers: str) -> None:
+    with pytest.raises(UsageError, match=rf"layers='{layers}'"):
+        attach(tiny.model("bert"), Houlsby(size=4, layers=layers))
+
+
+def test_houlsby_has_its_own_norms_and_both_sublayers_and_pfeiffer_neither() -> None:
+    model, generator = tiny.model("bert"), torch.Generator()
+    sites = find(model)
+    houlsby = Houlsby(size=4).init(sites, model, generator)
+    pfeiffer = Pfeiffer(size=4).init(sites, model, generator)
+    assert {name.split(".")[1] for name in houlsby if name[0].isdigit()} == {"attention", "feedforward"}
+    assert {name.rpartition(".")[0] for name in houlsby if name.startswith("norm.")} == {
+        f"norm.{norm.path}" for norm in sites.norms
+    }
+    assert {name.split(".", 1)[1] for name in pfeiffer} == {
+        "feedforward.down", "feedforward.down_bias", "feedforward.up", "feedforward.up_bias"
+    }  # fmt: skip
+
+
+def test_a_tasks_norms_are_born_as_the_bases_and_are_its_own() -> None:
+    model = tiny.model("bert")
+    v = Houlsby(size=4).init(find(model), model, torch.Generator())
+    for name in (name for name in v if name.startswith("norm.")):
+        p = model.get_parameter(name.removeprefix("norm."))
+        assert torch.equal(v[name], p)
+        assert v[name].data_ptr() != p.data_ptr()
+
+
+def test_without_a_size_the_bottleneck_is_a_sixteenth_of_the_width() -> None:
+    model = tiny.model("bert")
+    for method in (Pfeiffer(), Houlsby(size=None)):
+        assert method.init(find(model), model, torch.Generator())["0.feedforward.down"].shape == (32, 2)
+
+
+def test_a_method_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        Houlsby().size = 3  # type: ignore[misc]
+    assert issubclass(MethodError, AdaptreeError)
+    assert len({Houlsby(), Houlsby(size=64), Pfeiffer()}) == 2
