@@ -38,7 +38,7 @@ KINDS = {
     for kind in (
         Kind(
             tf.BertForSequenceClassification, tiny.bert,
-            f"bert.pooler.dense.weight bert.pooler.dense.bias {CLASSIFIER}",
+            CLASSIFIER,
         ),
         Kind(
             tf.RobertaForSequenceClassification, tiny.roberta,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -30,13 +28,6 @@ def kind(request: pytest.FixtureRequest) -> Kind:
     return KINDS[request.param]
 
 
-def test_the_name_is_the_function_though_its_module_is_called_so_too() -> None:
-    import adaptree.attach as imported
-
-    assert importlib.import_module("adaptree.attach") is sys.modules["adaptree.attach"]
-    assert imported is adaptree.attach is attach is sys.modules["adaptree.attach"].attach
-
-
 def test_it_owns_just_the_task_and_a_copy_of_the_head(kind: Kind) -> None:
     model = kind.make()
     tuned = attach(model, METHOD)
@@ -60,7 +51,7 @@ def test_the_frozen_weights_are_the_models_own_memory(kind: Kind) -> None:
     model = kind.make()
     tuned = attach(model, METHOD)
     # `get_parameter` is nn.Module's own; `base_model` is asked of the tree.
-    trees = {name: p for name, p in tuned.base_model.named_parameters() if "pooler" not in name}
+    trees = dict(tuned.base_model.named_parameters())
     theirs = dict(model.base_model.named_parameters())
     assert len(trees) >= 20
     for name, p in trees.items():
@@ -287,4 +278,4 @@ def test_attaching_to_the_real_base_copies_none_of_it(minilm: tuple[Any, Any]) -
     tuned = attach(model, "pfeiffer:16")
     theirs = {p.data_ptr() for p in model.parameters()}
     shared = sum(p.nbytes for p in tuned.base_model.parameters() if p.data_ptr() in theirs)
-    assert shared > 0.99 * sum(p.nbytes for p in model.base_model.parameters()) - model.bert.pooler.dense.weight.nbytes
+    assert shared > 0.99 * sum(p.nbytes for p in model.base_model.parameters())

@@ -99,6 +99,8 @@ def test_a_deep_copy_is_a_task_of_its_own_over_the_same_base(kind: Kind) -> None
     frozen = [p for p in tuned.base_model.parameters() if not p.requires_grad]
     assert {p.data_ptr() for p in frozen} <= {p.data_ptr() for p in twin.base_model.parameters()}
     train(twin, inputs)
+    assert [name for name, p in twin.named_parameters() if torch.equal(p, tuned.get_parameter(name))] == []
+    assert all(p.grad is None for p in tuned.parameters())
     assert equal(outputs(tuned, inputs), want)
     assert not equal(outputs(twin, inputs), want)
     tuned.detach()

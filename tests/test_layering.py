@@ -23,7 +23,7 @@ ORDER = [
     ("card",),  # how a task writes about itself
     ("task",),  # a task as data
     ("host", "heads"),  # what runs a plan in a model, and what stands on top of it
-    ("attach", "base"),  # a task on any model; the frozen base that many tasks share
+    ("tuned", "base"),  # a task on any model; the frozen base that many tasks share
     ("training",),
     ("store",),
     ("api",),  # what the commands call

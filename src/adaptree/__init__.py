@@ -10,14 +10,11 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from importlib.metadata import version as _version
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from adaptree.api import check, evaluate, train
-    from adaptree.attach import Tuned, attach
     from adaptree.base import Base, Bound, load_base
     from adaptree.errors import AdaptreeError
     from adaptree.heads import Prediction
@@ -25,6 +22,7 @@ if TYPE_CHECKING:
     from adaptree.sites import Architecture, Stack
     from adaptree.store import Store
     from adaptree.task import Task
+    from adaptree.tuned import Tuned, attach
 
 __version__ = _version("adaptree")
 
@@ -41,8 +39,8 @@ _HOMES = {
     "Stack": "sites",
     "Store": "store",
     "Task": "task",
-    "Tuned": "attach",
-    "attach": "attach",
+    "Tuned": "tuned",
+    "attach": "tuned",
     "check": "api",
     "evaluate": "api",
     "load_base": "base",
@@ -80,14 +78,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-class _Package(ModuleType):
-    """This module: when its part `adaptree.attach` is imported, `adaptree.attach` stays the function of that name."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name not in _HOMES or not isinstance(value, ModuleType):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -69,9 +70,23 @@ def fingerprint(backbone: nn.Module) -> str:
     config: dict[str, Any] = backbone.config.to_dict()  # type: ignore[operator, union-attr]
     settings = {key: config[key] for key in SETTINGS if config.get(key) is not None}
     weights = {name: p for name, p in backbone.named_parameters() if not name.startswith(("pooler", "lm_head"))}
+    return _hash(json.dumps(settings, sort_keys=True, default=str), weights)
+
+
+def pooler(backbone: nn.Module) -> str:
+    """sha256 over the backbone's pooler alone, or '' where it has none.
+
+    A model that was pretrained without one gets a random one at every loading, so a task that runs through it must
+    know it apart.
+    """
+    weights = {name: p for name, p in backbone.named_parameters() if name.startswith("pooler")}
+    return _hash("", weights) if weights else ""
+
+
+def _hash(settings: str, weights: Mapping[str, Tensor]) -> str:
     with ThreadPoolExecutor() as pool:  # hashing releases the interpreter's lock
         digests = list(pool.map(_digest, weights.values()))
-    whole = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
+    whole = hashlib.sha256(settings.encode())
     for (name, p), digest in sorted(zip(weights.items(), digests, strict=True), key=lambda pair: pair[0][0]):
         whole.update(f"{name} {tuple(p.shape)} {p.dtype} {digest}\n".encode())
     return whole.hexdigest()

@@ -132,8 +132,10 @@ def init(kind: Kind, d: int, generator: torch.Generator) -> dict[str, Tensor]:
 
 
 def apply(pooled: Tensor, v: Params) -> Tensor:
-    """(B, d) -> (B, labels)."""
-    return F.linear(pooled, v["head.weight"], v["head.bias"])
+    """(B, d) -> (B, labels), row by row: the bits of one product over all rows depend on how many there are."""
+    w, b = v["head.weight"], v["head.bias"]
+    B = len(pooled)
+    return torch.baddbmm(b.expand(B, 1, -1), pooled.unsqueeze(1), w.t().expand(B, -1, -1)).squeeze(1)
 
 
 def for_table(table: Table, rows: np.ndarray[Any, Any]) -> Kind:

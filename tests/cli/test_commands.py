@@ -97,7 +97,9 @@ def test_predict_keeps_a_file_s_columns_and_adds_the_answer_s(
     world: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = tmp_path / "in.csv"
-    source.write_text('id,text,score\n7,"the ""old"", lion bear wolf",x\n3,pear plum apple,\n9,drill saw drill today,z\n')
+    source.write_text(
+        'id,text,score\n7,"the ""old"", lion bear wolf",x\n3,pear plum apple,\n9,drill saw drill today,z\n'
+    )
     found = list(
         csv.DictReader(io.StringIO(run(capsys, "predict", "words", "--file", source, "--store", world["store"])))
     )

@@ -17,12 +17,12 @@ from tests import tiny
 from torch import Tensor, nn
 
 from adaptree import attach
-from adaptree.attach import Tuned
 from adaptree.errors import AdaptreeError
 from adaptree.host import Host
 from adaptree.methods import METHODS, Method, parse
 from adaptree.methods.bottleneck import Bottleneck
 from adaptree.sites import ARCHITECTURES, backbone_of
+from adaptree.tuned import Tuned
 
 # Sizes that are no width of the models, so that a mixed-up axis shows; a method not named here runs at its defaults.
 SMALL: dict[str, dict[str, Any]] = {"houlsby": {"size": 6}, "pfeiffer": {"size": 5}}
@@ -133,7 +133,7 @@ def test_only_v_changes(case: str, method: str) -> None:
     before = state(model)
     tuned = attach(model, small(method), architecture=tiny.CASES[case].row)
     assert state(model) == before
-    assert tuned.training
+    assert tuned.training == model.training
     tuned.train()
     v = {name: p.detach().clone() for name, p in tuned.named_parameters()}
     optimiser = torch.optim.AdamW(tuned.parameters(), lr=1e-2, weight_decay=0.1)

@@ -70,7 +70,10 @@ class Encoder:
         for text, short, encoding in zip(texts, cut, self._tokenizer.encode_batch(cut), strict=True):
             ids = np.asarray(encoding.ids or [self.pad_id], dtype=np.int32)
             types = np.asarray(encoding.type_ids or [0], dtype=np.int32) if self.types else None
-            rows.append(Row(ids, types, bool(encoding.overflowing) or short != text))
+            longer = (
+                len(short) < len(text) if isinstance(text, str) else any(map(lambda s, t: len(s) < len(t), short, text))
+            )
+            rows.append(Row(ids, types, bool(encoding.overflowing) or longer))
         return rows
 
     def lengths(self, texts: Sequence[Text]) -> list[int]:
@@ -80,7 +83,14 @@ class Encoder:
 
 
 def _cut(text: Text, reach: int) -> Text:
-    return text[:reach] if isinstance(text, str) else (text[0][:reach], text[1][:reach])
+    if isinstance(text, tuple):
+        return _whole(text[0][:reach]), _whole(text[1][:reach])
+    return _whole(text[:reach])
+
+
+def _whole(text: str) -> str:
+    """The text without half surrogate pairs, which JSON can hold and UTF-8 cannot."""
+    return text if text.isprintable() else text.encode(errors="replace").decode()
 
 
 class Encoded:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from adaptree.errors import AdaptreeError, UnknownArchitecture, UsageError, WrongBase
-from adaptree.fingerprint import fingerprint
+from adaptree.fingerprint import fingerprint, pooler
 from adaptree.host import Host, price, share, without_dropout
 from adaptree.methods import Method, parse
 from adaptree.sites import Architecture, backbone_of
@@ -171,7 +171,14 @@ class Tuned(nn.Module):
             "fingerprint": fingerprint(backbone_of(self.__dict__["_model"])),
             "architecture": host.sites.architecture,
         }
-        record = Record(name="attached", kind="attached", method=str(self.method), base=base, parameters=self.count())
+        record = Record(
+            name="attached",
+            kind="attached",
+            method=str(self.method),
+            base=base,
+            parameters=self.count(),
+            extra={"pooler": pooler(backbone_of(self.__dict__["_model"]))},
+        )
         return Task(record, self.weights())
 
     def save(self, folder: str | Path) -> None:
@@ -211,6 +218,13 @@ def attach(
             f"the task '{task.record.name}' was trained on another base ({task.record.base.get('name', '?')}).",
             hint="Attach it to that one: its weights mean nothing here.",
         )
+    known = task.record.extra.get("pooler")
+    if known and pooler(backbone_of(model)) not in ("", known):
+        raise WrongBase(
+            f"the task '{task.record.name}' was trained over another pooler: a base that was pretrained without one "
+            "gets a random one whenever it is loaded.",
+            hint="Save the model that you train on, pooler and all, and load that one.",
+        )
     tuned = _class_for(kind)(model, parse(task.record.method), architecture, dropout, seed)
     _check_fit(task, tuned, kind.__name__)
     tuned.load_state_dict(task.weights)
@@ -233,12 +247,11 @@ def _check_fit(task: Task, tuned: Tuned, kind: str) -> None:
 def _head(model: nn.Module) -> dict[str, nn.Parameter]:
     """What a model adds to its backbone and does not share with it; a pretrained output layer over words is no head.
 
-    The pooler is one, as in the fingerprint: a model that was pretrained without it has a random one of its own.
+    The pooler is the backbone's, and frozen with it (Houlsby et al., §3.1).
     """
     backbone = backbone_of(model)
     output: nn.Module | None = getattr(model, "get_output_embeddings", lambda: None)()
-    kept = {id(p) for name, p in backbone.named_parameters() if not name.startswith("pooler")}
-    kept |= {id(p) for p in (output.parameters() if output else ())}
+    kept = {id(p) for p in backbone.parameters()} | {id(p) for p in (output.parameters() if output else ())}
     return {name: p for name, p in model.named_parameters() if id(p) not in kept}
 
 

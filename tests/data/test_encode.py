@@ -1,0 +1,70 @@
+"""Texts to token ids, whatever the text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.bases import tiny_base, words_csv
+
+from adaptree.data.encode import Encoded, Encoder
+from adaptree.data.table import load
+from adaptree.models import config_of, locate
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Encoder:
+    folder = locate("minilm")
+    return Encoder.load(folder, config_of(folder))
+
+
+def test_ids_are_those_of_transformers(minilm: Encoder) -> None:
+    from transformers import AutoTokenizer
+
+    theirs = AutoTokenizer.from_pretrained(locate("minilm"), local_files_only=True)
+    texts = ["Hello, wörld!", "a " * 50, "", "数学 and naïve café", "it's 3.14 o'clock"]
+    for text, row in zip(texts, minilm.encode(texts, 24), strict=True):
+        assert row.ids.tolist() == theirs(text, truncation=True, max_length=24)["input_ids"]
+    pairs = [("a man eats", "someone is eating"), ("x " * 40, "short one")]
+    for pair, row in zip(pairs, minilm.encode(pairs, 24), strict=True):
+        expected = theirs(*pair, truncation=True, max_length=24)
+        assert row.ids.tolist() == expected["input_ids"]
+        assert row.types is not None
+        assert row.types.tolist() == expected["token_type_ids"]
+
+
+def test_what_is_cut_is_marked(minilm: Encoder) -> None:
+    short, exact, long = minilm.encode(["a", "a " * 6, "a " * 7], 8)
+    assert [row.truncated for row in (short, exact, long)] == [False, False, True]
+    assert len(long.ids) == 8
+
+
+@pytest.mark.parametrize(
+    "text", ["", "   ", "\0\0", "😀" * 40, "שלום עולם", "\ud800", "x" * 10_000_000, "word " * 100_000]
+)
+def test_any_text_has_an_encoding(minilm: Encoder, text: str) -> None:
+    (row,) = minilm.encode([text], 64)
+    assert 1 <= len(row.ids) <= 64
+
+
+def test_a_small_table_is_encoded_once_and_a_large_one_as_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tiny_base(tmp_path / "base")
+    encoder = Encoder.load(folder, config_of(folder))
+    table = load(words_csv(tmp_path / "w.csv"))
+    calls: list[int] = []
+    real = encoder.encode
+    monkeypatch.setattr(encoder, "encode", lambda texts, n: calls.append(len(texts)) or real(texts, n))
+    kept = Encoded(table, encoder, 8)
+    first = kept.rows(np.array([3, 1, 5]))
+    again = kept.rows(np.array([5, 3, 7]))
+    assert calls == [3, 1]
+    assert again[0] is first[2]
+    assert kept.truncated == sum(len(table.text(i).split()) > 6 for i in (1, 3, 5, 7))
+    monkeypatch.setattr(Encoded, "KEEP", 10)
+    large = Encoded(table, encoder, 8)
+    assert [r.ids.tolist() for r in large.rows(np.array([3, 1, 5]))] == [r.ids.tolist() for r in first]
+    large.rows(np.array([3]))
+    assert calls == [3, 1, 3, 1]

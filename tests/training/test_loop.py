@@ -1,0 +1,161 @@
+"""Training: the same bits for the same seed, the best epoch kept, the base untouched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.bases import tiny_base, words_csv
+
+import adaptree as at
+from adaptree import metrics
+from adaptree.errors import TrainingError, UsageError
+from adaptree.fingerprint import fingerprint
+from adaptree.store import Store
+from adaptree.training.settings import Settings, default_epochs, learning_rate
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> at.Base:
+    return at.load_base(tiny_base(tmp_path_factory.mktemp("base")))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return words_csv(tmp_path_factory.mktemp("data") / "words.csv", 120)
+
+
+def train(data: Path, base: at.Base, **changes: Any) -> at.Bound:
+    settings: dict[str, Any] = {"epochs": 3, "lr": 5e-3, "batch_size": 16, "method": "houlsby:8", "baselines": False}
+    return at.train(data, base=base, **(settings | changes))
+
+
+def same(a: at.Task, b: at.Task) -> bool:
+    return all(torch.equal(a.weights[name], b.weights[name]) for name in a.weights | b.weights)
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_seed_others(data: Path, base: at.Base) -> None:
+    first = train(data, base)
+    torch.manual_seed(99)
+    np.random.seed(99)
+    assert same(first.task, train(data, base).task)
+    assert not same(first.task, train(data, base, seed=1).task)
+
+
+def test_many_tasks_leave_the_base_and_each_other_unchanged(data: Path, base: at.Base, tmp_path: Path) -> None:
+    before = base.fingerprint
+    texts = [f"the {word} seen" for word in ("lion", "saw", "plum")]
+    store = Store(tmp_path)
+    kept: dict[str, torch.Tensor] = {}
+    for number in range(4):
+        method = ("houlsby:8", "pfeiffer:4")[number % 2]
+        bound = train(data, base, name=f"t{number}", seed=number, method=method, store=store, epochs=1)
+        kept[bound.task.record.name] = bound.logits(texts)
+    assert fingerprint(base.host.backbone) == before
+    for name, logits in kept.items():
+        assert torch.equal(base.bind(store[name]).logits(texts), logits)
+
+
+def test_logits_do_not_depend_on_the_batch(data: Path, base: at.Base) -> None:
+    bound = train(data, base, epochs=1)
+    texts = ["the " * n + word for n in (1, 4, 9, 17, 30) for word in ("lion", "saw", "plum near", "")]
+    together = bound.logits(texts, batch_size=7)
+    for i, text in enumerate(texts):
+        assert torch.equal(bound.logits([text])[0], together[i])
+
+
+def test_the_probe_in_the_file_is_what_the_task_gives(data: Path, base: at.Base, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    train(data, base, name="words", store=store)
+    task = store["words"]
+    assert torch.equal(base.bind(task).logits(task.record.probe["inputs"]), task.tensors["probe.logits"])
+
+
+def test_the_best_epoch_is_kept(data: Path, base: at.Base) -> None:
+    bound = train(data, base, epochs=6, lr=0.02)
+    record = bound.task.record
+    scores = [h["accuracy"] for h in record.history]
+    assert scores[record.settings["best_epoch"] - 1] == max(scores)
+    assert record.metrics["validation"]["accuracy"] == max(scores)
+
+
+def test_training_stops_when_nothing_gets_better(data: Path, base: at.Base) -> None:
+    record = train(data, base, epochs=50, patience=2, lr=0.02).task.record
+    assert len(record.history) < 50
+    assert len(record.history) == record.settings["best_epoch"] + 2
+
+
+def test_max_steps_ends_in_the_middle_of_an_epoch(data: Path, base: at.Base) -> None:
+    record = train(data, base, max_steps=2).task.record
+    assert len(record.history) == 1
+    assert record.history[0]["rows"] <= 32
+
+
+def test_class_weights_and_dropout_change_what_is_learnt(data: Path, base: at.Base) -> None:
+    plain = train(data, base).task
+    skewed = data.parent / "skewed.csv"
+    lines = data.read_text().splitlines()
+    skewed.write_text(
+        "\n".join([lines[0], *(line for i, line in enumerate(lines[1:]) if i % 3 != 2 or i % 5 == 0)]) + "\n"
+    )
+    assert not same(train(skewed, base).task, train(skewed, base, class_weights=True).task)
+    dropped = train(data, base, dropout=True).task
+    assert not same(plain, dropped)
+    assert same(dropped, train(data, base, dropout=True).task)
+
+
+def test_only_the_asked_layers_are_trained(data: Path, base: at.Base) -> None:
+    names = set(train(data, base, method="houlsby(size=4, layers=1)").task.weights)
+    assert not any(name.startswith("0.") or "layer.0." in name or "embeddings" in name for name in names)
+    assert any(name.startswith("1.attention") for name in names)
+
+
+def test_a_loss_that_explodes_is_said(data: Path, base: at.Base) -> None:
+    with pytest.raises(TrainingError, match="--lr"):
+        train(data, base, lr=1e30, clip=1e30, weight_decay=0.0)
+
+
+def test_an_unknown_setting_offers_a_near_one(data: Path, base: at.Base) -> None:
+    with pytest.raises(UsageError, match="epochs"):
+        train(data, base, epoch=3)
+
+
+def test_rows_may_be_dicts(base: at.Base) -> None:
+    rows = [{"text": f"{word} {i}", "label": word} for i in range(8) for word in ("lion", "saw")]
+    bound = at.train(rows, base=base, epochs=1, baselines=False)
+    assert bound.predict(["lion"])[0].label in ("lion", "saw")
+
+
+def test_events_tell_how_it_goes(data: Path, base: at.Base) -> None:
+    events: list[dict[str, Any]] = []
+    train(data, base, on_event=events.append)
+    assert [e["event"] for e in events if e["event"] != "step"] == ["start", "epoch", "epoch", "epoch"]
+    steps = [e for e in events if e["event"] == "step"]
+    assert steps[-1]["seen"] == steps[-1]["total"] == 3 * 96
+    assert max(e["lr"] for e in steps) <= 5e-3
+    assert steps[-1]["lr"] < 1e-3
+
+
+def test_the_learning_rate_warms_up_over_a_tenth_and_falls_to_zero() -> None:
+    assert learning_rate(0.05, 1.0, 0.1) == pytest.approx(0.5)
+    assert learning_rate(0.1, 1.0, 0.1) == pytest.approx(1.0)
+    assert learning_rate(0.55, 1.0, 0.1) == pytest.approx(0.5)
+    assert learning_rate(1.0, 1.0, 0.1) == 0.0
+    assert learning_rate(0.5, 1.0, 0.0) == 0.5
+    assert learning_rate(0.5, 1.0, 1.0) == 0.5
+
+
+def test_defaults_follow_the_data_the_method_and_the_base() -> None:
+    assert [default_epochs(n) for n in (10, 1000, 2500, 5000, 10**6)] == [20, 20, 8, 4, 4]
+    chosen = Settings().resolved(rows=2500, lr=1e-3, limit=128, metric="accuracy", pooling="mean")
+    assert (chosen.epochs, chosen.lr, chosen.max_length, chosen.metric, chosen.pooling) == (
+        8,
+        1e-3,
+        128,
+        "accuracy",
+        "mean",
+    )
+    assert metrics.main_metric("regress") == "pearson"
