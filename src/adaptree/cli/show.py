@@ -118,6 +118,7 @@ class Progress:
         self.also = also
         self._bar: Any = None
         self._task: Any = None
+        self._score = ""
 
     def __call__(self, event: Event) -> None:
         for listener in self.also:
@@ -169,11 +170,12 @@ class Progress:
 
     def _step(self, event: Event) -> None:
         if self._bar is not None:
-            state = f"loss {event['loss']:.3f}  {event['tokens_per_second']:,.0f} tokens/s"
+            state = f"loss {event['loss']:.3f}  {self._score}{event['tokens_per_second']:,.0f} tokens/s"
             description = f"epoch {event['epoch']}/{event['epochs']}"
             self._bar.update(self._task, completed=event["seen"], description=description, state=state)
 
     def _epoch(self, event: Event) -> None:
+        self._score = f"{event['metric']} {event[event['metric']]:.3f}  "
         best = "  ← best so far" if event["best"] == event["epoch"] else ""
         self._line(
             f"epoch {event['epoch']:>2}/{event['epochs']}  loss {event['train_loss']:.4f}  "
