@@ -108,7 +108,7 @@ def test_a_bare_record_has_a_card() -> None:
 
 def test_an_example_is_one_row_without_markup() -> None:
     assert r"| works \| well &lt;b&gt; now | good |" in card.write(full())
-    pair = card.write(full(examples=[{"text": ["one", "two"], "label": 1}]))
+    pair = card.write(full(examples=[{"text": "one", "pair": "two", "label": 1}]))
     assert "| one · two | 1 |" in pair
 
 

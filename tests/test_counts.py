@@ -46,14 +46,14 @@ def bert(size: str) -> BertModel:
 )
 def test_counts_are_the_papers(size: str, method: str, adapters: int, norms: int) -> None:
     model, how = bert(size), parse(method)
-    assert how.count(find(model)) == {"adapters": adapters, "norms": norms}
+    assert how.count(find(model), model) == {"adapters": adapters, "norms": norms}
 
 
 @pytest.mark.parametrize(("size", "method"), [("bert-base", "houlsby:64"), ("bert-base", "pfeiffer:48")])
 def test_what_is_born_has_the_counted_size(size: str, method: str) -> None:
     model, how = bert(size), parse(method)
     born = how.init(find(model), model, torch.Generator().manual_seed(0))
-    assert sum(tensor.numel() for tensor in born.values()) == sum(how.count(find(model)).values())
+    assert sum(tensor.numel() for tensor in born.values()) == sum(how.count(find(model), model).values())
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_the_price_is_a_part_of_the_base(
     size: str, base: int, embeddings: int, percent: float, percent_without_embeddings: float
 ) -> None:
     model = bert(size)
-    counts = parse("houlsby:64").count(find(model))
+    counts = parse("houlsby:64").count(find(model), model)
     cost = price(counts, 1538, model)
     v = counts["adapters"] + counts["norms"]
     assert cost == {

@@ -13,7 +13,7 @@ from adaptree import metrics
 from adaptree.data.columns import Columns, guess
 from adaptree.data.read import rows as read_rows
 from adaptree.data.split import overlap, split
-from adaptree.data.table import Kind, Table, load
+from adaptree.data.table import Kind, Table, as_text, load
 from adaptree.errors import DataError, TrainingError, UsageError, near
 from adaptree.methods import Method, parse
 from adaptree.task import Record, Task, check_name
@@ -87,6 +87,8 @@ def train(
     asked = Settings(**_known(settings))
     how = parse(method)
     table = load(data, text=text, pair=text_pair, label=label, kind=_kind(kind), encoding=encoding)
+    if resume and store is None:
+        raise UsageError("only a run in a store can be resumed.", hint="Pass the store that it was started with.")
     if asked.metric is not None:
         metrics.check_metric(table.kind, asked.metric, table.labels)
     if asked.class_weights and table.kind != "classify":
@@ -105,7 +107,7 @@ def train(
     from adaptree.training.finish import Part, finish
     from adaptree.training.loop import fit
 
-    folder = None if store is None else store.path / "runs" / name.replace("/", "--")
+    folder = None if store is None else run_folder(store, name)
     if folder is not None:
         checkpoint.prepare(folder)
     if other is None:
@@ -171,6 +173,11 @@ def train(
     return base.bind(task)
 
 
+def run_folder(store: Store, name: str) -> Path:
+    """Where a run of this name keeps its checkpoint; no name has a dot in it."""
+    return store.path / "runs" / name.replace("/", ".")
+
+
 def open_task(
     store: Store,
     reference: str,
@@ -205,7 +212,8 @@ def evaluate(
 
     table = load(data, text=text, pair=text_pair, label=label, encoding=encoding, like=_form(bound.task.record))
     scores, spans = score(bound, Part(table, np.arange(len(table))))
-    return {**result(bound.task), "rows": len(table), "metrics": {"test": scores}, "intervals": {"test": spans}}
+    said = {key: value for key, value in result(bound.task).items() if key != "baselines"}  # those are of other rows
+    return {**said, "rows": len(table), "metrics": {"test": scores}, "intervals": {"test": spans}}
 
 
 def predict_rows(
@@ -218,11 +226,11 @@ def predict_rows(
     min_score: float | None = None,
 ) -> Iterator[tuple[dict[str, Any], Prediction]]:
     """Each row of a file as it stands, with the task's answer; in order and in bounded memory."""
-    chunk: list[dict[str, Any]] = []
+    chunk: list[tuple[int, dict[str, Any]]] = []
     columns: tuple[str, str | None] | None = None
-    for _, row in read_rows(data, encoding=encoding):
+    for number, row in read_rows(data, encoding=encoding):
         columns = columns or _input_columns(row, bound.task.record, text, text_pair)
-        chunk.append(row)
+        chunk.append((number, row))
         if len(chunk) == CHUNK:
             yield from _answers(bound, chunk, columns, min_score)
             chunk = []
@@ -311,13 +319,14 @@ def _remembered(store: Store) -> dict[str, str]:
     """Where this machine has the bases of a store's tasks, by fingerprint."""
     try:
         return dict(json.loads((store.path / "bases.json").read_text()))
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError):
         return {}
 
 
 def _remember(store: Store, base: Base) -> None:
     known = _remembered(store)
-    if known.get(base.fingerprint) != base.location:
+    kept = known.get(base.fingerprint)
+    if kept is None or (Path(kept).is_absolute() and not Path(kept).is_dir()):  # a place that still holds it is kept
         partial = store.path / f"bases.json.{os.getpid()}"
         partial.write_text(json.dumps(known | {base.fingerprint: base.location}, indent=1))
         partial.replace(store.path / "bases.json")
@@ -365,13 +374,8 @@ def _input_columns(row: dict[str, Any], record: Record, text: str | None, pair: 
 
 
 def _answers(
-    bound: Bound, chunk: list[dict[str, Any]], columns: tuple[str, str | None], min_score: float | None
+    bound: Bound, chunk: list[tuple[int, dict[str, Any]]], columns: tuple[str, str | None], min_score: float | None
 ) -> Iterator[tuple[dict[str, Any], Prediction]]:
-    text, pair = columns
-
-    def cell(row: dict[str, Any], name: str) -> str:
-        value = row.get(name)
-        return "" if value is None else str(value)
-
-    inputs: list[Any] = [(cell(row, text), cell(row, pair)) if pair else cell(row, text) for row in chunk]
-    return zip(chunk, bound.predict(inputs, min_score=min_score), strict=True)
+    texts = [[as_text(row.get(name), number, name) for name in columns if name] for number, row in chunk]
+    inputs: list[Any] = [tuple(parts) if columns[1] else parts[0] for parts in texts]
+    return zip((row for _, row in chunk), bound.predict(inputs, min_score=min_score), strict=True)

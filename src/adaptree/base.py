@@ -17,8 +17,8 @@ from adaptree.data.encode import Encoder, Row
 from adaptree.errors import BaseError, TaskCorrupt, WrongBase
 from adaptree.fingerprint import fingerprint
 from adaptree.heads import Prediction
-from adaptree.host import Host
-from adaptree.methods import Plan, parse
+from adaptree.host import Host, share
+from adaptree.methods import Method, Plan, parse
 from adaptree.models import config_of, limit_of, locate
 from adaptree.sites import Architecture
 
@@ -84,9 +84,21 @@ class Bound:
         self.kind = heads.for_record(record)
         self._v = {name: tensor.to(base.device) for name, tensor in task.weights.items()}
         try:
-            self._plan: Plan = base.host.hook(parse(record.method).plan(base.host.sites, self._v))
+            self._plan, self._host = self._place(parse(record.method))
         except KeyError as error:
             raise TaskCorrupt(f"the task '{record.name}' lacks the weight {error}.", hint="Train it again.") from error
+
+    def _place(self, method: Method) -> tuple[Plan | None, Host | None]:
+        """The plan to run on the base itself; or, for a method with weights of its own, a tree that has them."""
+        host = self.base.host
+        plan = method.plan(host.sites, self._v)
+        weights = method.weights(host.sites, host.frozen, self._v)
+        if not weights:
+            return host.hook(plan), None
+        tree = Host(share(host.model), host.architecture)
+        tree.swap(weights)
+        tree.bind(plan)
+        return None, tree
 
     def predict(
         self, inputs: Sequence[Any], *, min_score: float | None = None, batch_size: int = 64
@@ -98,7 +110,7 @@ class Bound:
         """(n, labels): the bits do not depend on what else is in the batch."""
         texts = heads.as_texts([inputs] if isinstance(inputs, str) else inputs)
         rows = self.base.encoder.encode(texts, self.task.record.max_length) if texts else []
-        return score(self.base, rows, self._v, self._plan, self.task.record.pooling, batch_size)
+        return score(self.base, rows, self._v, self._plan, self.task.record.pooling, batch_size, self._host)
 
     def __repr__(self) -> str:
         return f"Bound({self.task!r} on {self.base!r})"
@@ -131,6 +143,7 @@ def load_base(
     device: str = "cpu",
 ) -> Base:
     """Load a base, frozen: 'minilm' (embedded), 'mpnet', a folder, or a name on the Hugging Face hub."""
+    from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModel, T5EncoderModel
     from transformers.utils import logging
 
@@ -150,7 +163,7 @@ def load_base(
             output_loading_info=True,
             **options,
         )
-    except (OSError, ValueError, RuntimeError, KeyError, ImportError) as error:
+    except (OSError, ValueError, RuntimeError, KeyError, ImportError, SafetensorError) as error:
         raise BaseError(_reason(name, error), hint=_way_out(error)) from error
     finally:
         logging.set_verbosity(verbosity)
@@ -194,7 +207,12 @@ def _pooling(folder: Path) -> str | None:
     path = folder / "1_Pooling" / "config.json"
     if not path.is_file():
         return None
-    says = json.loads(path.read_text())
+    try:
+        says = dict(json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise BaseError(
+            f"'{folder.name}/1_Pooling/config.json' cannot be read.", hint="Fetch it again, or remove it."
+        ) from error
     for key, how in (("pooling_mode_mean_tokens", "mean"), ("pooling_mode_cls_token", "first")):
         if says.get(key):
             return how

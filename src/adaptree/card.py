@@ -99,9 +99,8 @@ def _labels(record: Record) -> str:
 def _examples(record: Record) -> str:
     rows = []
     for example in record.examples:
-        text = example.get("text", "")
-        shown = " · ".join(plain(part) for part in text) if isinstance(text, (list, tuple)) else plain(text)
-        rows.append((shown, plain(example.get("label", ""))))
+        parts = [example.get("text", ""), *([example["pair"]] if "pair" in example else [])]
+        rows.append((" · ".join(plain(part) for part in parts), plain(example.get("label", ""))))
     return _table(("text", "label"), rows) if rows else ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from adaptree.core import bottleneck, norms
 from adaptree.errors import UnknownArchitecture
-from adaptree.methods import Action, Plan
+from adaptree.methods import Action, Before, Plan
 from adaptree.sites import Architecture, Sites, backbone_of, find
 
 M = TypeVar("M", bound=nn.Module)
@@ -36,6 +36,10 @@ def share(module: M, own: Mapping[str, nn.Parameter] | None = None) -> M:
     for part in tree.modules():
         for key in [key for key, hook in part._forward_hooks.items() if isinstance(hook, Listener)]:
             del part._forward_hooks[key]
+        for key in [
+            k for k, hook in part._forward_pre_hooks.items() if isinstance(getattr(hook, "__self__", 0), Listener)
+        ]:
+            del part._forward_pre_hooks[key]
     return tree
 
 
@@ -60,9 +64,13 @@ class Listener:
         self.path = path
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
-        override = self.host.override.get()
-        action = (self.host.plan if override is None else override).get(self.path)
-        return None if action is None else action(module, args, output)
+        action = self.host.current().get(self.path)
+        return None if action is None or isinstance(action, Before) else action(module, args, output)
+
+    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        action = self.host.current().get(self.path)
+        if isinstance(action, Before):
+            action.look(module, args, kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Listener:
         return self  # a copied model is listened to by the same host; `share` leaves listeners behind
@@ -78,17 +86,45 @@ class Host:
         self.sites: Sites = find(model, architecture)
         self.plan: Plan = {}
         self.override: ContextVar[Plan | None] = ContextVar("plan", default=None)
+        self.frozen: dict[str, Tensor] = dict(self.backbone.named_parameters())
+        """The backbone's own parameters, whatever stands in their place."""
         self._hooks: dict[str, torch.utils.hooks.RemovableHandle] = {}
         self._hooking = threading.Lock()
+        self._places: dict[str, list[tuple[nn.Module, str]]] | None = None
 
     def hook(self, plan: Plan) -> Plan:
         """Make sure that every module which the plan names is listened to."""
         with self._hooking:  # two threads that hook one module would run a plan there twice
-            for path in plan:
-                if path not in self._hooks:
+            for path, action in plan.items():
+                key = f"{path} (before)" if isinstance(action, Before) else path
+                if key not in self._hooks:
                     module = self.backbone.get_submodule(path)
-                    self._hooks[path] = module.register_forward_hook(Listener(self, path))
+                    listener = Listener(self, path)
+                    if isinstance(action, Before):
+                        self._hooks[key] = module.register_forward_pre_hook(listener.before, with_kwargs=True)
+                    else:
+                        self._hooks[key] = module.register_forward_hook(listener)
         return plan
+
+    def current(self) -> Plan:
+        """The plan that runs in this thread now."""
+        override = self.override.get()
+        return self.plan if override is None else override
+
+    def swap(self, weights: Mapping[str, Tensor]) -> None:
+        """Run on these tensors in the place of the backbone's parameters of those names; for a tree of one's own."""
+        if not weights:
+            return
+        if self._places is None:
+            names = {id(p): name for name, p in self.frozen.items()}
+            self._places = defaultdict(list)
+            for module in self.model.modules():
+                for key, p in module._parameters.items():
+                    if id(p) in names:
+                        self._places[names[id(p)]].append((module, key))
+        for name, tensor in weights.items():
+            for module, key in self._places[name]:
+                module._parameters[key] = tensor  # type: ignore[assignment]
 
     def bind(self, plan: Plan) -> None:
         self.plan = self.hook(plan)

@@ -31,6 +31,8 @@ class Stack:
     feedforward: str
     cross: str | None = None
     norms: tuple[str, ...] = ()
+    linears: Mapping[str, str] = field(default_factory=dict)
+    """By role: query, key, value (or qkv, the three in one), output; gate, up, down of the feed-forward part."""
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
 
@@ -62,9 +64,39 @@ def _bert(**changes: Any) -> Architecture:
         "feedforward": "output.dropout",
         "norms": ("attention.output.LayerNorm", "output.LayerNorm"),
         "before": ("embeddings.LayerNorm",),
+        "linears": {
+            "query": "attention.self.query",
+            "key": "attention.self.key",
+            "value": "attention.self.value",
+            "output": "attention.output.dense",
+            "up": "intermediate.dense",
+            "down": "output.dense",
+        },
     }
     return Architecture(stacks=(Stack(**{**row, **changes}),))
 
+
+def _t5_linears(feedforward: str) -> dict[str, str]:
+    """Self-attention and both forms of the feed-forward part: wi, or wi_0 (the gate) and wi_1."""
+    return {
+        "query": "layer.0.SelfAttention.q",
+        "key": "layer.0.SelfAttention.k",
+        "value": "layer.0.SelfAttention.v",
+        "output": "layer.0.SelfAttention.o",
+        "gate": f"{feedforward}.DenseReluDense.wi_0",
+        "up": f"{feedforward}.DenseReluDense.wi_1|{feedforward}.DenseReluDense.wi",
+        "down": f"{feedforward}.DenseReluDense.wo",
+    }
+
+
+_BART_LINEARS = {
+    "query": "self_attn.q_proj",
+    "key": "self_attn.k_proj",
+    "value": "self_attn.v_proj",
+    "output": "self_attn.out_proj",
+    "up": "fc1",
+    "down": "fc2",
+}
 
 _LLAMA = Architecture(
     stacks=(
@@ -73,6 +105,15 @@ _LLAMA = Architecture(
             attention="self_attn.o_proj",
             feedforward="mlp.down_proj",
             norms=("self_attn.q_norm", "self_attn.k_norm", "input_layernorm", "post_attention_layernorm"),
+            linears={
+                "query": "self_attn.q_proj",
+                "key": "self_attn.k_proj",
+                "value": "self_attn.v_proj",
+                "output": "self_attn.o_proj",
+                "gate": "mlp.gate_proj",
+                "up": "mlp.up_proj",
+                "down": "mlp.down_proj",
+            },
             after=("norm",),
         ),
     ),
@@ -84,14 +125,50 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "roberta": _bert(),
     "xlm-roberta": _bert(),
     "electra": _bert(),
-    "deberta": _bert(),
-    "deberta-v2": _bert(before=("embeddings.LayerNorm", "encoder.LayerNorm", "encoder.conv.LayerNorm")),
-    "mpnet": _bert(attention="attention.dropout", norms=("attention.LayerNorm", "output.LayerNorm")),
+    "deberta": _bert(
+        linears={
+            "qkv": "attention.self.in_proj",
+            "output": "attention.output.dense",
+            "up": "intermediate.dense",
+            "down": "output.dense",
+        },
+    ),
+    "deberta-v2": _bert(
+        before=("embeddings.LayerNorm", "encoder.LayerNorm", "encoder.conv.LayerNorm"),
+        linears={
+            "query": "attention.self.query_proj",
+            "key": "attention.self.key_proj",
+            "value": "attention.self.value_proj",
+            "output": "attention.output.dense",
+            "up": "intermediate.dense",
+            "down": "output.dense",
+        },
+    ),
+    "mpnet": _bert(
+        attention="attention.dropout",
+        norms=("attention.LayerNorm", "output.LayerNorm"),
+        linears={
+            "query": "attention.attn.q",
+            "key": "attention.attn.k",
+            "value": "attention.attn.v",
+            "output": "attention.attn.o",
+            "up": "intermediate.dense",
+            "down": "output.dense",
+        },
+    ),
     "distilbert": _bert(
         layers="transformer.layer",
         attention="attention.out_lin",
         feedforward="ffn.dropout",
         norms=("sa_layer_norm", "output_layer_norm"),
+        linears={
+            "query": "attention.q_lin",
+            "key": "attention.k_lin",
+            "value": "attention.v_lin",
+            "output": "attention.out_lin",
+            "up": "ffn.lin1",
+            "down": "ffn.lin2",
+        },
     ),
     "albert": Architecture(
         stacks=(
@@ -100,6 +177,14 @@ ARCHITECTURES: Mapping[str, Architecture] = {
                 attention="attention.output_dropout",
                 feedforward="ffn_output",
                 norms=("attention.LayerNorm", "full_layer_layer_norm"),
+                linears={
+                    "query": "attention.query",
+                    "key": "attention.key",
+                    "value": "attention.value",
+                    "output": "attention.dense",
+                    "up": "ffn",
+                    "down": "ffn_output",
+                },
                 before=("embeddings.LayerNorm",),
             ),
         ),
@@ -112,6 +197,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
                 attention="attn.out_drop",
                 feedforward="mlp.Wo",
                 norms=("attn_norm", "mlp_norm"),
+                linears={"qkv": "attn.Wqkv", "output": "attn.Wo", "up": "mlp.Wi", "down": "mlp.Wo"},
                 before=("embeddings.norm",),
                 after=("final_norm",),
             ),
@@ -124,6 +210,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
                 attention="layer.0.dropout",
                 feedforward="layer.1.dropout",
                 norms=("layer.0.layer_norm", "layer.1.layer_norm"),
+                linears=_t5_linears("layer.1"),
                 after=("encoder.final_layer_norm",),
             ),
             Stack(
@@ -132,6 +219,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
                 cross="layer.1.dropout",
                 feedforward="layer.2.dropout",
                 norms=("layer.0.layer_norm", "layer.1.layer_norm", "layer.2.layer_norm"),
+                linears=_t5_linears("layer.2"),
                 after=("decoder.final_layer_norm",),
             ),
         ),
@@ -144,6 +232,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
                 attention="attn.resid_dropout",
                 feedforward="mlp.dropout",
                 norms=("ln_1", "ln_2"),
+                linears={"qkv": "attn.c_attn", "output": "attn.c_proj", "up": "mlp.c_fc", "down": "mlp.c_proj"},
                 after=("ln_f",),
             ),
         ),
@@ -160,6 +249,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
                 attention="self_attn.out_proj",
                 feedforward="fc2",
                 norms=("self_attn_layer_norm", "final_layer_norm"),
+                linears=_BART_LINEARS,
                 before=("encoder.layernorm_embedding",),
             ),
             Stack(
@@ -168,6 +258,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
                 cross="encoder_attn.out_proj",
                 feedforward="fc2",
                 norms=("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
+                linears=_BART_LINEARS,
                 before=("decoder.layernorm_embedding",),
             ),
         ),
@@ -206,6 +297,22 @@ class Norm:
 
 
 @dataclass(frozen=True)
+class Linear:
+    """A linear map of a layer, from `inputs` to `outputs` wide; met `calls` times in a forward pass."""
+
+    layer: int
+    role: str
+    path: str
+    inputs: int
+    outputs: int
+    bias: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.layer}.{self.role}"
+
+
+@dataclass(frozen=True)
 class Sites:
     """The row of an architecture, found in a model."""
 
@@ -213,11 +320,17 @@ class Sites:
     depth: int
     sites: tuple[Site, ...]
     norms: tuple[Norm, ...]
+    linears: tuple[Linear, ...]
+    layers: tuple[str, ...]
+    """The path of each layer."""
     pooling: str
     dtype: torch.dtype = field(compare=False)
 
     def within(self, layers: tuple[int, ...]) -> Iterator[Site]:
         return (site for site in self.sites if site.layer in layers)
+
+    def linears_within(self, layers: tuple[int, ...]) -> Iterator[Linear]:
+        return (linear for linear in self.linears if linear.layer in layers)
 
     def norms_within(self, layers: tuple[int, ...]) -> Iterator[Norm]:
         return (norm for norm in self.norms if norm.layer in layers)
@@ -246,6 +359,8 @@ def find(model: nn.Module, architecture: Architecture | None = None) -> Sites:
     width = _width(config)
     sites: list[Site] = []
     norms: list[Norm] = []
+    linears: list[Linear] = []
+    layers: list[str] = []
     depth = 0
 
     def add_norm(path: str, layer: int) -> None:
@@ -289,6 +404,15 @@ def find(model: nn.Module, architecture: Architecture | None = None) -> Sites:
                 sites.append(Site(layer, role, f"{path}.{inner}", width, row.calls(config, layer)))
             for inner in stack.norms:
                 add_norm(f"{path}.{inner}", layer)
+            for role, either in stack.linears.items():
+                there = [f"{path}.{inner}" for inner in either.split("|") if f"{path}.{inner}" in modules]
+                if there:
+                    linears.append(_linear(layer, role, there[0], modules[there[0]]))
+                elif not ours:
+                    raise UnknownArchitecture(
+                        f"the row for '{kind}' names the linear map '{either}', which layer '{path}' does not have."
+                    )
+        layers += paths
         for path in stack.after:
             add_norm(path, last)
         depth = last + 1
@@ -301,7 +425,20 @@ def find(model: nn.Module, architecture: Architecture | None = None) -> Sites:
     if times > 1:
         raise UnknownArchitecture(f"the row for '{kind}' names '{twice}' for two sites.")
     dtype = next(backbone.parameters()).dtype
-    return Sites(kind, depth, tuple(sites), tuple(norms), row.pooling, dtype)
+    return Sites(kind, depth, tuple(sites), tuple(norms), tuple(linears), tuple(layers), row.pooling, dtype)
+
+
+def _linear(layer: int, role: str, path: str, module: nn.Module) -> Linear:
+    weight = getattr(module, "weight", None)
+    if weight is None or weight.dim() != 2:
+        raise UnknownArchitecture(f"'{path}' is named as a linear map, and is a {type(module).__name__}.")
+    inputs, outputs = weight.shape if transposed(module) else reversed(weight.shape)
+    return Linear(layer, role, path, inputs, outputs, getattr(module, "bias", None) is not None)
+
+
+def transposed(module: nn.Module) -> bool:
+    """Whether a linear map keeps its weight as (inputs, outputs): GPT-2's Conv1D does."""
+    return type(module).__name__ == "Conv1D"
 
 
 def parse_layers(spec: str | None, depth: int) -> tuple[int, ...]:

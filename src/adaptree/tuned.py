@@ -75,8 +75,11 @@ class Tuned(nn.Module):
         bound: dict[str, nn.Parameter] = self.__dict__["_bound"]
         now = dict(self.named_parameters())
         if all(p is bound.get(name) for name, p in now.items()):
+            if self.method.dynamic:
+                host.swap(self.method.weights(host.sites, host.frozen, now))
             return
         host.bind(self.method.plan(host.sites, now))
+        host.swap(self.method.weights(host.sites, host.frozen, now))
         became = {id(old): now[name] for name, old in bound.items()}
         for part in host.model.modules():
             part._parameters.update({key: became[id(p)] for key, p in part._parameters.items() if id(p) in became})
@@ -155,7 +158,7 @@ class Tuned(nn.Module):
         """How many parameters: adapters, norms and head, their sum, and the base's."""
         host = self._attached
         head = sum(p.numel() for p in self._own_head().values())
-        return price(self.method.count(host.sites), head, host.backbone)
+        return price(self.method.count(host.sites, host.backbone), head, host.backbone)
 
     def weights(self) -> dict[str, Tensor]:
         """The task's weights and head by name as they are now: copies, on the CPU."""

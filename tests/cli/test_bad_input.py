@@ -112,6 +112,7 @@ def test_a_missing_column_offers_a_near_name(fails: Run, tmp_path: Path) -> None
         (["--max-length", "100000"], "64"),
         (["--name", "My Task"], "my-task"),
         (["--device", "cuda:7"], "--device cpu"),
+        (["--seed", "99999999999999999999"], "2**63"),
         (["--unknown"], "--help"),
         (["--threads", "0"], "--help"),
     ],
@@ -128,6 +129,16 @@ def test_a_base_that_is_nowhere_says_which_ways_to_try(
     said = fails(*train(words_csv(tmp_path / "words.csv")), "--base", tmp_path / "nowhere", needs_base=False)
     assert "minilm" in said
     assert "folder" in said
+
+
+@pytest.mark.parametrize("damage", ["model.safetensors", "tokenizer.json", "config.json", "1_Pooling/config.json"])
+def test_a_damaged_base_is_named(fails: Run, tmp_path: Path, damage: str) -> None:
+    folder = tiny_base(tmp_path / "hurt")
+    (folder / damage).parent.mkdir(exist_ok=True)
+    write(folder / damage, "{oops")
+    said = fails(*train(words_csv(tmp_path / "words.csv")), "--base", folder, needs_base=False)
+    assert "hurt" in said
+    assert "unexpected" not in said
 
 
 def test_a_folder_that_is_no_model_is_refused(fails: Run, tmp_path: Path) -> None:

@@ -110,6 +110,47 @@ def test_predict_keeps_a_file_s_columns_and_adds_the_answer_s(
     assert all(0 < float(row["predicted_score"]) <= 1 for row in found)
 
 
+def test_predict_takes_rows_of_json_that_differ_and_loses_no_column(
+    world: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "in.jsonl"
+    rows: list[dict[str, Any]] = [
+        {"text": "lion bear wolf", "prediction": "a", "predicted_prediction": "b"},
+        {"text": "pear plum apple", "more": {"x": [1, None]}},
+    ]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = list(
+        csv.DictReader(io.StringIO(run(capsys, "predict", "words", "--file", source, "--store", world["store"])))
+    )
+    assert [row["prediction"] for row in found] == ["a", ""]
+    assert [row["predicted_prediction"] for row in found] == ["b", ""]
+    assert [row["predicted_predicted_prediction"] for row in found] == ["beast", "fruit"]
+    assert [row["more"] for row in found] == ["", '{"x": [1, null]}']
+
+
+def test_predict_refuses_a_cell_that_is_no_text(
+    world: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"text": "lion"}\n{"text": {"inner": "lion"}}\n')
+    assert main(["predict", "words", "--file", str(source), "--store", str(world["store"])]) == 1
+    assert "row 2 of" in capsys.readouterr().err
+
+
+def test_stdin_is_read_in_the_encoding_asked_for(
+    world: dict[str, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stdin() -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("caf\xe9 lion\n".encode("latin-1"))))
+
+    args = ["predict", "words", "-", "--store", str(world["store"]), "--format", "csv"]
+    stdin()
+    assert "café lion" in run(capsys, *args, "--encoding", "latin-1")
+    stdin()
+    assert main(args) == 1
+    assert "--encoding" in capsys.readouterr().err
+
+
 def test_min_score_abstains(world: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     out = run(capsys, "predict", "words", "lion", "--min-score", "1", "--store", world["store"], "--format", "jsonl")
     found = json.loads(out)

@@ -48,6 +48,21 @@ def test_any_text_has_an_encoding(minilm: Encoder, text: str) -> None:
     assert 1 <= len(row.ids) <= 64
 
 
+def test_two_threads_may_want_two_lengths(minilm: Encoder) -> None:
+    texts = ["word " * 60] * 8
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda n: (n, minilm.encode(texts, n)), [16, 32] * 100))
+    assert all(len(row.ids) == n for n, rows in found for row in rows)
+
+
+@pytest.mark.parametrize("content", [None, "{oops"])
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path, content: str | None) -> None:
+    path = tiny_base(tmp_path) / "tokenizer.json"
+    path.unlink() if content is None else path.write_text(content)
+    with pytest.raises(BaseError, match="no tokenizer"):
+        Encoder.load(tmp_path, config_of(tmp_path))
+
+
 def test_a_small_table_is_encoded_once_and_a_large_one_as_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

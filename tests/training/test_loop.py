@@ -15,6 +15,7 @@ from adaptree import metrics
 from adaptree.errors import TrainingError, UsageError
 from adaptree.fingerprint import fingerprint
 from adaptree.store import Store
+from adaptree.training import checkpoint, loop
 from adaptree.training.settings import Settings, default_epochs, learning_rate
 
 
@@ -92,6 +93,45 @@ def test_max_steps_ends_in_the_middle_of_an_epoch(data: Path, base: at.Base) -> 
     record = train(data, base, max_steps=2).task.record
     assert len(record.history) == 1
     assert record.history[0]["rows"] <= 32
+
+
+@pytest.mark.parametrize("steps", [2, 8])
+def test_a_run_that_dies_on_its_last_step_is_resumed_to_the_same_bits(
+    data: Path, base: at.Base, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    def die(run: Any) -> None:
+        if run.state.step == steps:
+            raise KeyboardInterrupt
+        real(run)
+
+    whole = train(data, base, max_steps=steps).task
+    real = loop._Run._close_epoch
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(loop._Run, "_close_epoch", die)
+        train(data, base, max_steps=steps, store=Store(tmp_path))
+    resumed = train(data, base, max_steps=steps, store=Store(tmp_path), resume=True).task
+    assert len(resumed.record.history) == len(whole.record.history)
+    assert same(whole, resumed)
+
+
+def test_a_run_goes_on_when_another_of_its_name_ends(
+    data: Path, base: at.Base, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
+    store = Store(tmp_path)
+
+    def other_ends(event: dict[str, Any]) -> None:
+        if event["event"] == "step" and event["step"] == 3:
+            checkpoint.remove(tmp_path / "runs" / "task")
+
+    assert train(data, base, store=store, on_event=other_ends).task.record.version == 1
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_only_what_is_in_a_store_is_resumed(data: Path, base: at.Base) -> None:
+    with pytest.raises(UsageError, match="store"):
+        train(data, base, resume=True)
 
 
 def test_class_weights_and_dropout_change_what_is_learnt(data: Path, base: at.Base) -> None:

@@ -22,6 +22,8 @@ def evaluate(
     encoding: options.Encoding = "utf-8",
     device: options.Device = "auto",
     threads: options.Threads = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    allow_pickle: options.AllowPickle = False,
     store: options.StoreOption = None,
     form: Annotated[Format, typer.Option("--format")] = Format.table,
     debug: options.Debug = False,
@@ -30,7 +32,10 @@ def evaluate(
     from adaptree import api
     from adaptree.store import Store
 
-    bound = api.open_task(Store(store), task, base=base, device=device, threads=threads)
+    bound = api.open_task(
+        Store(store), task, base=base, device=device, threads=threads, trust_remote_code=trust_remote_code,
+        allow_pickle=allow_pickle,
+    )  # fmt: skip
     result = api.evaluate(bound, data, encoding=encoding, text=text, text_pair=text_pair, label=label)
     if form is not Format.table:
         emit_one(result, form)

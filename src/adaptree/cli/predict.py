@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -12,7 +13,7 @@ import typer
 from adaptree.cli import app as options
 from adaptree.cli.app import app
 from adaptree.cli.show import Format, emit
-from adaptree.errors import UsageError
+from adaptree.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from adaptree.base import Bound
@@ -33,32 +34,49 @@ def predict(
     encoding: options.Encoding = "utf-8",
     device: options.Device = "auto",
     threads: options.Threads = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    allow_pickle: options.AllowPickle = False,
     store: options.StoreOption = None,
     form: Annotated[Format | None, typer.Option("--format", help="Default: a table, or csv with --file.")] = None,
     debug: options.Debug = False,
 ) -> None:
     """Answer texts, one after the other, in their order. The two texts of a pair are separated by a tab."""
     from adaptree import api
+    from adaptree.data.read import names
     from adaptree.store import Store
 
     if (file is None) == (not texts):
         raise UsageError("give either texts or --file.", hint='adaptree predict TASK "some text"')
-    bound = api.open_task(Store(store), task, base=base, device=device, threads=threads)
+    bound = api.open_task(
+        Store(store), task, base=base, device=device, threads=threads, trust_remote_code=trust_remote_code,
+        allow_pickle=allow_pickle,
+    )  # fmt: skip
     if file is not None:
         answers = api.predict_rows(bound, file, encoding=encoding, min_score=min_score, text=text, text_pair=text_pair)
         form = form or Format.csv
         if form in (Format.json, Format.jsonl):
             emit((answer.to_dict() for _, answer in answers), form)
         else:
-            emit((_beside(row, answer) for row, answer in answers), form)
+            known = names(file, encoding=encoding)
+            emit((_beside(row, answer, known) for row, answer in answers), form)
         return
     form = form or Format.table
-    lines = (line.rstrip("\r\n") for line in sys.stdin) if texts == ["-"] else iter(texts or [])
+    lines = _stdin(encoding) if texts == ["-"] else iter(texts or [])
     pairs = _answer_lines(bound, lines, min_score)
     if form in (Format.json, Format.jsonl):
         emit((answer.to_dict() for _, answer in pairs), form)
     else:
         emit(({**_columns(answer), "text": line} for line, answer in pairs), form)
+
+
+def _stdin(encoding: str) -> Iterator[str]:
+    try:
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(encoding=encoding, errors="strict")
+        for line in sys.stdin:
+            yield line.rstrip("\r\n")
+    except (UnicodeError, LookupError) as error:
+        raise DataError(f"stdin cannot be read: {error}.", hint="Choose how: --encoding latin-1") from error
 
 
 def _answer_lines(bound: Bound, lines: Iterable[str], min_score: float | None) -> Iterator[tuple[str, Prediction]]:
@@ -80,6 +98,11 @@ def _columns(answer: Prediction) -> dict[str, Any]:
     return {"prediction": answer.label, "score": answer.score}
 
 
-def _beside(row: dict[str, Any], answer: Prediction) -> dict[str, Any]:
-    """The row with the answer's columns; where the row has a column of that name, the answer's gets another."""
-    return row | {f"predicted_{key}" if key in row else key: value for key, value in _columns(answer).items()}
+def _beside(row: dict[str, Any], answer: Prediction, names: list[str]) -> dict[str, Any]:
+    """The row with the answer's columns; where the file has a column of that name, the answer's gets another."""
+    whole = {name: row.get(name) for name in names}
+    for key, value in _columns(answer).items():
+        while key in whole:
+            key = f"predicted_{key}"
+        whole[key] = value
+    return whole

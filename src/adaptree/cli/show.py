@@ -41,12 +41,15 @@ def emit_one(row: Mapping[str, Any], form: Format) -> None:
 
 
 def write_csv(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Rows of the same columns; a value that is no text or number is written as JSON."""
     writer = None
     for row in rows:
         if writer is None:
             writer = csv.DictWriter(sys.stdout, fieldnames=list(row), lineterminator="\n")
             writer.writeheader()
-        writer.writerow(row)
+        nested = {key: value for key, value in row.items() if isinstance(value, bool | Mapping | list | tuple)}
+        spelled = {key: json.dumps(value, ensure_ascii=False, default=str) for key, value in nested.items()}
+        writer.writerow({**row, **spelled})
 
 
 def _flat(row: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:

@@ -52,7 +52,8 @@ def show(
     from adaptree.store import Store
     from adaptree.task import read_record
 
-    record = read_record(Store(store).path_of(task), called=task)
+    folder = Store(store).path_of(task)
+    record = read_record(folder, called=f"{task.partition('@')[0]}@{folder.name}")
     if form is Format.table:
         console = out()
         if console.is_terminal:

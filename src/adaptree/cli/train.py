@@ -12,6 +12,7 @@ import typer
 from adaptree.cli import app as options
 from adaptree.cli.app import app
 from adaptree.cli.show import Format, Progress, emit, emit_one, out, say, size
+from adaptree.errors import TrainingError
 
 
 @app.command()
@@ -72,15 +73,20 @@ def train(
         changes[how.main] = size_
     where = Store(store)
     listeners = [] if tensorboard is None else [_tensorboard(tensorboard)]
-    with Progress(quiet, listeners) as progress:
-        bound = api.train(
-            data, name=name, base=base or "minilm", method=parse(how, **changes), kind=kind, text=text,
-            text_pair=text_pair, label=label, validation=validation, test=test, encoding=encoding, store=where,
-            resume=resume, device=device, threads=threads, on_event=progress, trust_remote_code=trust_remote_code,
-            allow_pickle=allow_pickle, epochs=epochs, lr=lr, batch_size=batch_size, max_length=max_length,
-            max_steps=max_steps, seed=seed, metric=metric, pooling=pooling, patience=patience,
-            class_weights=class_weights, dropout=dropout,
-        )  # fmt: skip
+    try:
+        with Progress(quiet, listeners) as progress:
+            bound = api.train(
+                data, name=name, base=base or "minilm", method=parse(how, **changes), kind=kind, text=text,
+                text_pair=text_pair, label=label, validation=validation, test=test, encoding=encoding, store=where,
+                resume=resume, device=device, threads=threads, on_event=progress, trust_remote_code=trust_remote_code,
+                allow_pickle=allow_pickle, epochs=epochs, lr=lr, batch_size=batch_size, max_length=max_length,
+                max_steps=max_steps, seed=seed, metric=metric, pooling=pooling, patience=patience,
+                class_weights=class_weights, dropout=dropout,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        if not any(api.run_folder(where, name).glob("*.safetensors")):
+            raise
+        raise TrainingError("stopped; what was trained so far is kept.", hint=f"Go on with: {_again()}") from None
     task = bound.task
     if form is Format.table:
         report(api.result(task))
@@ -90,14 +96,16 @@ def train(
     if record.version > 1:
         say(f"'{name}' was there before: this is version {record.version}, the older ones are kept.", quiet)
     if not record.settings["finished"]:
-        again = shlex.join([*(word for word in sys.argv[1:] if word != "--resume"), "--resume"])
-        say(
-            f"✘ stopped: the best so far (epoch {record.settings['best_epoch']}) is kept.  Go on with: adaptree {again}"
-        )
+        say(f"✘ stopped: the best so far (epoch {record.settings['best_epoch']}) is kept.  Go on with: {_again()}")
         return 1
     if not quiet and form is Format.table:
         say(f'adaptree predict {name} "…"      adaptree show {name}')
     return 0
+
+
+def _again() -> str:
+    """The command that goes on with this run."""
+    return shlex.join(["adaptree", *(word for word in sys.argv[1:] if word != "--resume"), "--resume"])
 
 
 def report(result: dict[str, Any]) -> None:
@@ -119,7 +127,8 @@ def report(result: dict[str, Any]) -> None:
         f"{result['task']}@{result['version']}: {result['method']} on {result['base']}; "
         f"{price['trained']:,} parameters trained (adapters {price['adapters']:,}, norms {price['norms']:,}, "
         f"head {price['head']:,}): {result['trained_percent']:.2f} % of the base, {share:.2f} % without embeddings; "
-        f"{size(result['bytes'])}, {result['seconds']:.0f} s"
+        f"{size(result['bytes'])}, {result['seconds']:.0f} s",
+        soft_wrap=True,
     )
 
 

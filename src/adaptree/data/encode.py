@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,6 +34,7 @@ class Encoder:
         tokenizer.no_padding()
         tokenizer.no_truncation()
         self._tokenizer = tokenizer
+        self._setting = threading.Lock()  # truncation is a state of the tokenizer, and two tasks may want two lengths
         self.pad_id = pad_id
         self.types = types
 
@@ -42,32 +44,38 @@ class Encoder:
         from tokenizers import Tokenizer
 
         path = folder / "tokenizer.json"
-        if path.is_file():
-            tokenizer = Tokenizer.from_file(str(path))
-        else:
-            from transformers import AutoTokenizer
+        try:
+            if path.is_file():
+                tokenizer = Tokenizer.from_file(str(path))
+            else:
+                from transformers import AutoTokenizer
 
-            try:
                 loaded = AutoTokenizer.from_pretrained(
                     str(folder), local_files_only=True, trust_remote_code=trust_remote_code
                 )
                 tokenizer = loaded.backend_tokenizer
-            except Exception as error:
-                raise BaseError(
-                    f"the folder '{folder.name}' has no tokenizer that can be read ({type(error).__name__}).",
-                    hint="Save one beside the model: tokenizer.save_pretrained(folder).",
-                ) from error
+                # Where there are no files, transformers makes a tokenizer that knows no words.
+                if len(set(tokenizer.get_vocab()) - set(loaded.all_special_tokens)) < 2:
+                    raise ValueError("it would know no words")
+        except Exception as error:
+            first = (str(error).strip().splitlines() or [type(error).__name__])[0][:120]
+            raise BaseError(
+                f"the folder '{folder.name}' has no tokenizer that can be read: {first.rstrip('.')}.",
+                hint="Save one beside the model: tokenizer.save_pretrained(folder).",
+            ) from error
         types = int(config.get("type_vocab_size") or 0) > 1
         return cls(tokenizer, pad_id=int(config.get("pad_token_id") or 0), types=types)
 
     def encode(self, texts: Sequence[Text], max_length: int) -> list[Row]:
         """Ids of at most `max_length` tokens, special ones included; the longer text of a pair is cut first."""
-        self._tokenizer.enable_truncation(max_length)
         # A token is a few characters: what lies far behind the limit need not be looked at, however long the line.
         reach = 64 * max_length + 1024
         cut = [_cut(text, reach) for text in texts]
+        with self._setting:
+            self._tokenizer.enable_truncation(max_length)
+            encodings = self._tokenizer.encode_batch(cut)
         rows = []
-        for text, short, encoding in zip(texts, cut, self._tokenizer.encode_batch(cut), strict=True):
+        for text, short, encoding in zip(texts, cut, encodings, strict=True):
             ids = np.asarray(encoding.ids or [self.pad_id], dtype=np.int32)
             types = np.asarray(encoding.type_ids or [0], dtype=np.int32) if self.types else None
             longer = (
@@ -78,8 +86,9 @@ class Encoder:
 
     def lengths(self, texts: Sequence[Text]) -> list[int]:
         """How many tokens each text has, uncut."""
-        self._tokenizer.no_truncation()
-        return [len(encoding.ids) for encoding in self._tokenizer.encode_batch(list(texts))]
+        with self._setting:
+            self._tokenizer.no_truncation()
+            return [len(encoding.ids) for encoding in self._tokenizer.encode_batch(list(texts))]
 
 
 def _cut(text: Text, reach: int) -> Text:

@@ -42,6 +42,14 @@ def rows(source: Source, *, encoding: str = "utf-8") -> Iterator[Row]:
     return _guarded(path, encoding, FORMATS[suffix(path)](path, encoding))
 
 
+def names(path: str | os.PathLike[str], *, encoding: str = "utf-8") -> list[str]:
+    """A file's columns; of json, where a row may lack some, those of all its rows in the order that they come in."""
+    found = rows(path, encoding=encoding)
+    if not suffix(Path(path)).startswith((".json", ".ndjson")):
+        return list(next(found)[1])
+    return list(dict.fromkeys(name for _, row in found for name in row))
+
+
 def suffix(path: Path) -> str:
     """The file's format, such as '.csv' for both 'a.csv' and 'a.CSV.gz'; an unknown one is an error."""
     ends = [end.lower() for end in path.suffixes]

@@ -152,11 +152,11 @@ def load(
     left_out = {"without text": 0, "without label": 0}
     second, last = b"", b""
     for number, row in stream:
-        first_text = _as_text(row.get(columns.text), number, columns.text, name)
+        first_text = as_text(row.get(columns.text), number, columns.text, name)
         plain = " ".join(first_text.split())
         first = first_text.encode(errors="replace")  # half a surrogate pair, which JSON can hold, is no text
         if columns.pair is not None:
-            second_text = _as_text(row.get(columns.pair), number, columns.pair, name)
+            second_text = as_text(row.get(columns.pair), number, columns.pair, name)
             plain = f"{plain}\0{' '.join(second_text.split())}"
             second = second_text.encode(errors="replace")
         if plain in ("", "\0"):
@@ -217,7 +217,8 @@ def _columns(
     return columns
 
 
-def _as_text(value: Any, number: int, column: str, name: str) -> str:
+def as_text(value: Any, number: int, column: str, name: str = "the data") -> str:
+    """A cell as a text; what is absent is empty, and what holds other values is none."""
     if isinstance(value, str):
         return value
     if value is None or (isinstance(value, float) and math.isnan(value)):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from adaptree.errors import MethodError
-from adaptree.methods.method import Action, Method, Params, check_choice, check_number
+from adaptree.methods.method import Action, Before, Method, Params, check_choice, check_number
 from adaptree.sites import Norm, Site, Sites
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ class Bottleneck(Method):
             v |= {f"norm.{norm.path}.{key}": p.detach().clone() for key, p in module.named_parameters(recurse=False)}
         return v
 
-    def plan(self, sites: Sites, v: Params) -> dict[str, Action]:
-        plan = {site.path: self._adapt(_part(v, site.name)) for site in self._sites(sites)}
+    def plan(self, sites: Sites, v: Params) -> dict[str, Action | Before]:
+        plan: dict[str, Action | Before] = {site.path: self._adapt(_part(v, site.name)) for site in self._sites(sites)}
         return plan | {norm.path: _renorm(_part(v, f"norm.{norm.path}")) for norm in self._norms(sites)}
 
     def _adapt(self, p: Mapping[str, Tensor]) -> Action:
@@ -75,7 +75,7 @@ class Bottleneck(Method):
 
         return lambda module, args, h: bottleneck.apply(h, p, self.activation)
 
-    def count(self, sites: Sites) -> dict[str, int]:
+    def count(self, sites: Sites, model: nn.Module) -> dict[str, int]:
         from adaptree.core import bottleneck
 
         return {

@@ -14,6 +14,8 @@ class Houlsby(Bottleneck):
 
     name: ClassVar[str] = "houlsby"
     paper: ClassVar[str] = "Houlsby et al. 2019, Parameter-Efficient Transfer Learning for NLP"
+    trains: ClassVar[str] = "two bottlenecks a layer, every norm, the head"
+    choose: ClassVar[str] = "The default: close to full fine-tuning at a few per cent of its weights."
     roles: ClassVar[tuple[str, ...]] = ("attention", "cross", "feedforward")
 
     size: int | None = 64

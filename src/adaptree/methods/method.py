@@ -17,12 +17,19 @@ if TYPE_CHECKING:
 
     Params = Mapping[str, Tensor]
     Action = Callable[[nn.Module, tuple[Any, ...], Tensor], Tensor]
-    Plan = Mapping[str, Action]
+    Plan = Mapping[str, Action | "Before"]
 else:
     Params = Action = Plan = Any
 """Params: a task's weights by name. Plan: what happens to a module's output, by the module's path in the backbone."""
 
 METHODS: dict[str, type[Method]] = {}
+
+
+class Before:
+    """A plan's entry that looks at what goes *into* a module, instead of changing what comes out."""
+
+    def __init__(self, look: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]) -> None:
+        self.look = look
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +40,16 @@ class Method:
     main: ClassVar[str]
     """The field that a bare number after the colon sets: houlsby:64."""
     paper: ClassVar[str]
+    trains: ClassVar[str]
+    """What is trained, in a few words."""
+    choose: ClassVar[str]
+    """When to choose it, in one sentence."""
     lr: ClassVar[float]
     """A learning rate that is good without a search."""
+    stages: ClassVar[int] = 1
+    """Trainings one after the other, each with the weights that `advance` makes of the last one's."""
+    dynamic: ClassVar[bool] = False
+    """Whether `weights` computes new tensors from v, so that it must be asked before every forward pass."""
 
     layers: str | None = None
     """Only these layers: 3-5, 0,2,4 or top:2. Default: all."""
@@ -56,13 +71,37 @@ class Method:
         """The weights at birth, by name; `model` is the backbone, to copy from where a weight starts at the base's."""
         raise NotImplementedError
 
-    def plan(self, sites: Sites, v: Params) -> dict[str, Action]:
+    def plan(self, sites: Sites, v: Params) -> dict[str, Action | Before]:
         """What these weights do, by module path; with stacked weights, for a batch that mixes tasks."""
+        return {}
+
+    def weights(self, sites: Sites, frozen: Params, v: Params) -> dict[str, Tensor]:
+        """The tensors that stand in the place of the backbone's own, by their names there."""
+        return {}
+
+    def count(self, sites: Sites, model: nn.Module) -> dict[str, int]:
+        """How many weights, by the paper's formula: {'adapters': …, 'norms': …}; `model` is the backbone."""
         raise NotImplementedError
 
-    def count(self, sites: Sites) -> dict[str, int]:
-        """How many weights, by the paper's formula: {'adapters': …, 'norms': …}."""
+    def advance(self, sites: Sites, frozen: Params, v: Params, birth: Params) -> dict[str, Tensor]:
+        """The weights of the next stage, from this one's and those at the very beginning; a head not named is kept."""
         raise NotImplementedError
+
+    def penalty(self, v: Params) -> Tensor | None:
+        """What is added to the loss of a step."""
+        return None
+
+    def report(self, v: Params) -> dict[str, float]:
+        """What to tell after an epoch."""
+        return {}
+
+    def rate(self, name: str) -> float:
+        """The learning rate of one of its weights, relative to the others'."""
+        return 1.0
+
+    def decays(self, name: str) -> bool:
+        """Whether weight decay acts on one of its weights: not on norms and biases (as in the original code)."""
+        return not (name.endswith("bias") or "norm" in name.lower())
 
     def chosen(self, sites: Sites) -> tuple[int, ...]:
         """The layers that this method touches."""

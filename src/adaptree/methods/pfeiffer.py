@@ -17,6 +17,8 @@ class Pfeiffer(Bottleneck):
 
     name: ClassVar[str] = "pfeiffer"
     paper: ClassVar[str] = "Pfeiffer et al. 2021, AdapterFusion; 2020, MAD-X (eq. 1)"
+    trains: ClassVar[str] = "one bottleneck a layer, the head"
+    choose: ClassVar[str] = "To stack or fuse tasks later, or for half the size of houlsby."
     roles: ClassVar[tuple[str, ...]] = ("feedforward",)
 
     activation: str = "relu"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,13 +17,18 @@ from torch import Tensor
 from adaptree.errors import StoreError, TrainingError
 
 FILE = "checkpoint.safetensors"
+DAY = 24 * 60 * 60
 
 
 def prepare(folder: Path) -> None:
     """Make the run's folder, so that a store which cannot be written is said before the work, not after."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        partial = folder / f"{FILE}.partial"
+        for left in folder.glob(f"{FILE}.partial*"):
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - left.stat().st_mtime > DAY:  # of a process that was killed
+                    left.unlink()
+        partial = _partial(folder)
         partial.touch()
         partial.unlink()
     except OSError as error:
@@ -31,8 +38,9 @@ def prepare(folder: Path) -> None:
 def write(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
     """Write beside the old one, flush to the disk, then take its place in one step."""
     data = save({name: t.contiguous() for name, t in tensors.items()}, metadata={"state": json.dumps(state)})
-    partial = folder / f"{FILE}.partial"
+    partial = _partial(folder)
     try:
+        folder.mkdir(parents=True, exist_ok=True)  # another run of this name may have ended, and cleared it away
         with partial.open("wb") as file:
             file.write(data)
             file.flush()
@@ -69,7 +77,12 @@ def read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
 
 
 def remove(folder: Path) -> None:
-    for path in (folder / FILE, folder / f"{FILE}.partial"):
+    for path in (folder / FILE, _partial(folder)):
         path.unlink(missing_ok=True)
-    if folder.is_dir() and not any(folder.iterdir()):
+    with contextlib.suppress(OSError):  # another run of this name is writing there
         folder.rmdir()
+
+
+def _partial(folder: Path) -> Path:
+    """Of this process alone: two runs of one name must not write into one file."""
+    return folder / f"{FILE}.partial-{os.getpid()}"

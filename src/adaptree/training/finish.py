@@ -59,7 +59,7 @@ def finish(
     """The task of a run, scored on every part but the training rows; `compare` also fits the cheap baselines."""
     training, table = parts["train"], parts["train"].table
     head = sum(tensor.numel() for key, tensor in fit.v.items() if key.startswith("head."))
-    counts = price(method.count(base.host.sites), head, base.host.backbone)
+    counts = price(method.count(base.host.sites, base.host.backbone), head, base.host.backbone)
     record = Record(
         name=name,
         kind=table.kind,

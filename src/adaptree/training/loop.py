@@ -8,7 +8,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -51,6 +51,7 @@ class Fit:
 class _State:
     """Where a run is. All of it goes into a checkpoint."""
 
+    stage: int = 0
     epoch: int = 0
     batch: int = 0
     step: int = 0
@@ -94,7 +95,8 @@ class _Run:
         folder: Path | None,
         on_event: Callable[[Event], None],
     ) -> None:
-        self.base, self.kind, self.settings, self.folder, self.on_event = base, kind, settings, folder, on_event
+        self.base, self.method, self.kind, self.settings = base, method, kind, settings
+        self.folder, self.on_event = folder, on_event
         if settings.epochs is None or settings.lr is None or settings.metric is None or settings.pooling is None:
             raise ValueError("settings must be resolved before a run")
         self.epochs, self.lr, self.metric, self.pooling = (
@@ -106,22 +108,12 @@ class _Run:
         self.source, self.train_rows = training
         self.checker, self.validation_rows = validation
         torch.manual_seed(settings.seed)
-        generator = torch.Generator().manual_seed(settings.seed)
         self.host = Host(share(base.host.model), base.host.architecture)
         if settings.dropout:
             self.host.model.train()
         else:
             without_dropout(self.host.backbone)
-        born = method.init(self.host.sites, self.host.backbone, generator) | heads.init(kind, base.width, generator)
-        self.v = {name: nn.Parameter(tensor.to(base.device)) for name, tensor in born.items()}
-        self.best_v = {name: p.detach().clone() for name, p in self.v.items()}
-        self.host.bind(method.plan(self.host.sites, self.v))
-        plain = {name for name in self.v if name.startswith("norm.") or name.endswith("bias")}
-        groups = [
-            {"params": [p for name, p in self.v.items() if name not in plain], "weight_decay": settings.weight_decay},
-            {"params": [p for name, p in self.v.items() if name in plain], "weight_decay": 0.0},
-        ]
-        self.optimiser = torch.optim.AdamW([g for g in groups if g["params"]], lr=0.0)
+        self._take(self._birth())
         balanced = isinstance(kind, Classify) and settings.class_weights
         self.class_weights = kind.balance(self._train_targets()).to(base.device) if balanced else None  # type: ignore[attr-defined]
         self.state = _State()
@@ -132,6 +124,32 @@ class _Run:
             ).encode()
         ).hexdigest()  # fmt: skip
 
+    def _birth(self) -> dict[str, Tensor]:
+        """The weights at the very beginning, a function of the seed."""
+        generator = torch.Generator().manual_seed(self.settings.seed)
+        born = self.method.init(self.host.sites, self.base.host.backbone, generator)
+        return born | heads.init(self.kind, self.base.width, generator)
+
+    def _take(self, v: Mapping[str, Tensor]) -> None:
+        """Train these weights from here on; whole numbers among them, such as positions, stay as they are."""
+        self.v: dict[str, Tensor] = {}
+        for name, tensor in sorted(v.items()):  # a checkpoint's order: the gradient's norm is summed in it
+            here = tensor.detach().to(self.base.device, copy=True)
+            self.v[name] = nn.Parameter(here) if here.is_floating_point() else here
+        self.trained = {name: p for name, p in self.v.items() if p.requires_grad}
+        self.best_v = {name: p.detach().clone() for name, p in self.v.items()}
+        self.host.bind(self.method.plan(self.host.sites, self.v))
+        self._put()
+        groups: dict[tuple[float, float], list[Tensor]] = {}
+        for name, p in self.trained.items():
+            decay = self.settings.weight_decay if self.method.decays(name) else 0.0
+            groups.setdefault((self.method.rate(name), decay), []).append(p)
+        self.rates = [rate for rate, _ in groups]
+        self.optimiser = torch.optim.AdamW([{"params": p, "weight_decay": d} for (_, d), p in groups.items()], lr=0.0)
+
+    def _put(self) -> None:
+        self.host.swap(self.method.weights(self.host.sites, self.host.frozen, self.v))
+
     def _train_targets(self) -> Array:
         return self.source.table.targets[self.train_rows]
 
@@ -139,14 +157,19 @@ class _Run:
         settings, state = self.settings, self.state
         self.clock = time.monotonic() - state.seconds
         saved = time.monotonic()
-        while state.epoch < self.epochs and not self._enough():
+        while True:
+            if not state.batch and (state.epoch >= self.epochs or self._enough()):  # an epoch that was begun is closed
+                if state.stage + 1 >= self.method.stages:
+                    return self._fit(finished=True)
+                self._advance()
             skip = state.batch
-            for indices, rows in batches_of(
-                self.train_rows, self.source.rows, settings.batch_size, (settings.seed, state.epoch)
-            ):
+            seed = (settings.seed, state.epoch, state.stage)[: 3 if state.stage else 2]
+            for indices, rows in batches_of(self.train_rows, self.source.rows, settings.batch_size, seed):
                 if skip:
                     skip -= 1
                     continue
+                if settings.max_steps and state.step >= settings.max_steps:
+                    break
                 self._step(indices, rows)
                 if pressed():
                     self.save()
@@ -154,14 +177,25 @@ class _Run:
                 if time.monotonic() - saved > CHECKPOINT_SECONDS:
                     self.save()
                     saved = time.monotonic()
-                if settings.max_steps and state.step >= settings.max_steps:
-                    break
             self._close_epoch()
             self.save()
             saved = time.monotonic()
-            if pressed() and state.epoch < self.epochs and not self._enough():
+            last = state.stage + 1 >= self.method.stages and (state.epoch >= self.epochs or self._enough())
+            if pressed() and not last:
                 return self._fit(finished=False)
-        return self._fit(finished=True)
+
+    def _advance(self) -> None:
+        """Begin the next stage."""
+        state = self.state
+        now = {name: p.detach() for name, p in self.v.items()}
+        kept = {name: p for name, p in now.items() if name.startswith("head.")}
+        self._take(kept | self.method.advance(self.host.sites, self.host.frozen, now, self._birth()))
+        state.stage += 1
+        state.epoch = state.batch = state.step = state.seen = state.best = 0
+
+    def _course(self) -> list[dict[str, Any]]:
+        """The epochs of this stage."""
+        return [h for h in self.state.history if h.get("stage", 0) == self.state.stage]
 
     def _enough(self) -> bool:
         state, settings = self.state, self.settings
@@ -175,21 +209,25 @@ class _Run:
         if settings.max_steps:
             progress = max(progress, (state.step + 0.5) / settings.max_steps)
         lr = learning_rate(progress, self.lr, settings.warmup)
-        for group in self.optimiser.param_groups:
-            group["lr"] = lr
+        for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
+            group["lr"] = lr * rate
+        if self.method.dynamic:
+            self._put()
         hidden, mask = self.base.hidden(rows, self.host)
         logits = heads.apply(heads.pool(hidden, mask, self.pooling), self.v)
         targets = torch.from_numpy(self.source.table.targets[indices]).to(self.base.device)
         # Every row weighs the same, also in a batch that is not full.
         loss = self.kind.loss(logits, targets, self.class_weights).sum()
-        (loss / settings.batch_size).backward()  # type: ignore[no-untyped-call]
+        penalty = self.method.penalty(self.v)
+        whole = loss / settings.batch_size if penalty is None else loss / settings.batch_size + penalty
+        whole.backward()  # type: ignore[no-untyped-call]
         value = float(loss.detach())
         if not math.isfinite(value):
             raise TrainingError(
                 f"the loss is not a number any more at step {state.step + 1} of epoch {state.epoch + 1}.",
                 hint=f"Try a smaller learning rate: --lr {self.lr / 10:g}",
             )
-        torch.nn.utils.clip_grad_norm_(self.v.values(), settings.clip)
+        torch.nn.utils.clip_grad_norm_(self.trained.values(), settings.clip)
         self.optimiser.step()
         self.optimiser.zero_grad()
         state.batch += 1
@@ -208,16 +246,18 @@ class _Run:
     def _close_epoch(self) -> None:
         state = self.state
         scored, loss = self.evaluate()
-        seen = state.seen - sum(h["rows"] for h in state.history)
+        seen = state.seen - sum(h["rows"] for h in self._course())
         state.epoch += 1
         state.seconds = time.monotonic() - self.clock
         entry = {
             "epoch": state.epoch, "rows": seen, "train_loss": state.loss / max(seen, 1),
-            "validation_loss": loss, **scored, "seconds": round(state.seconds, 3),
+            "validation_loss": loss, **scored, "seconds": round(state.seconds, 3), **self.method.report(self.v),
         }  # fmt: skip
+        if self.method.stages > 1:
+            entry["stage"] = state.stage
         state.history.append(entry)
         state.batch, state.loss = 0, 0.0
-        if state.best == 0 or self._is_better(entry, state.history[state.best - 1]):
+        if state.best == 0 or self._is_better(entry, self._course()[state.best - 1]):
             state.best = state.epoch
             self.best_v = {name: p.detach().clone() for name, p in self.v.items()}
         self.on_event({"event": "epoch", "epochs": self.epochs, "best": state.best, "metric": self.metric, **entry})
@@ -232,6 +272,9 @@ class _Run:
         """Scores and mean loss on the validation rows, with the weights as they are now."""
         logits = []
         v = {name: p.detach() for name, p in self.v.items()}
+        if self.method.dynamic:
+            with torch.no_grad():
+                self._put()
         training = self.host.model.training
         self.host.model.eval()
         for start in range(0, len(self.validation_rows), 4096):
@@ -246,7 +289,8 @@ class _Run:
 
     def _fit(self, *, finished: bool) -> Fit:
         v = {name: tensor.cpu() for name, tensor in self.best_v.items()}
-        return Fit(v, self.state.history, self.state.best, self.state.seconds, finished)
+        best = self.state.best if self.state.stage + 1 == self.method.stages else 0  # before that there is no task
+        return Fit(v, self.state.history, best, self.state.seconds, finished)
 
     def save(self) -> None:
         if self.folder is None:
@@ -272,10 +316,10 @@ class _Run:
                 hint="Repeat its command exactly, or leave out --resume.",
             )
         self.state = _State(**state)
+        self._take({name.removeprefix("now."): t for name, t in tensors.items() if name.startswith("now.")})
         torch.set_rng_state(tensors["random"])
         with torch.no_grad():
             for name, p in self.v.items():
-                p.copy_(tensors[f"now.{name}"])
                 self.best_v[name] = tensors[f"best.{name}"].to(p.device)
                 kept = {
                     key: tensors[f"{key}.{name}"]

@@ -61,6 +61,8 @@ class Settings:
             if not good or not math.isfinite(value) or value < low or zero:
                 bound = f"above {low}" if name in ("lr", "clip") else f"of at least {low}"
                 raise UsageError(f"{name} must be a {'whole ' if whole else ''}number {bound}, not {value}.")
+        if self.seed >= 2**63:
+            raise UsageError(f"seed must be less than 2**63, not {self.seed}.")
         if self.warmup > 1:
             raise UsageError(f"warmup is a share of the training, at most 1, not {self.warmup}.")
 
