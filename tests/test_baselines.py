@@ -10,6 +10,7 @@ from sklearn.linear_model import LogisticRegression
 
 from adaptree import baselines as module
 from adaptree.baselines import baselines
+from adaptree.core import bag
 from adaptree.errors import DataError
 
 GOOD, BAD = ["great", "lovely", "superb"], ["awful", "broken", "sad"]
@@ -55,8 +56,8 @@ def test_a_large_file_is_sampled_once_and_for_all(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module, "MOST", 50)
     texts, targets = reviews(500)
     seen: list[int] = []
-    fit = module._fit
-    monkeypatch.setattr(module, "_fit", lambda c, t, y, k: (seen.append(len(t)), fit(c, t, y, k))[1])
+    fit = bag.fit
+    monkeypatch.setattr(bag, "fit", lambda t, y, k: (seen.append(len(t)), fit(t, y, k))[1])
     first = baselines("classify", texts, targets, texts, targets, ["a", "b"])
     assert seen == [50]
     assert first == baselines("classify", texts, targets, texts, targets, ["a", "b"])

@@ -27,7 +27,7 @@ ORDER = [
     ("training",),
     ("store",),
     ("api",),  # what the commands call
-    ("demo",),  # a walk through the api, on data of its own
+    ("demo", "compare"),  # a walk through the api, on data of its own
     ("cli",),
     ("__main__",),
 ]

@@ -49,7 +49,7 @@ def check(
     """What is in this file, what `train` would do with it, and what looks wrong."""
     from adaptree.data.check import check as look
 
-    table = load(data, text=text, pair=text_pair, label=label, kind=_kind(kind), encoding=encoding)
+    table = load(data, text=text, pair=text_pair, label=label, kind=kind_of(kind), encoding=encoding)
     other = None if validation is None else load(validation, encoding=encoding, like=table)
     encoder, limit = _encoder_of(base)
     longest = Settings(max_length=max_length, seed=seed).longest(limit)
@@ -69,7 +69,7 @@ def train(
     validation: Source | None = None,
     test: Source | None = None,
     encoding: str = "utf-8",
-    store: Store | None = None,
+    store: Store | str | Path | None = None,
     resume: bool = False,
     baselines: bool = True,
     device: str = "auto",
@@ -83,10 +83,14 @@ def train(
 
     `settings` are the fields of `adaptree.training.settings.Settings`. Events (dicts) tell `on_event` how it goes.
     """
+    from adaptree.store import Store
+
     check_name(name)
+    if isinstance(store, str | Path):
+        store = Store(store)
     asked = Settings(**_known(settings))
     how = parse(method)
-    table = load(data, text=text, pair=text_pair, label=label, kind=_kind(kind), encoding=encoding)
+    table = load(data, text=text, pair=text_pair, label=label, kind=kind_of(kind), encoding=encoding)
     if resume and store is None:
         raise UsageError("only a run in a store can be resumed.", hint="Pass the store that it was started with.")
     if asked.metric is not None:
@@ -117,7 +121,7 @@ def train(
         parts = {"train": Part(table, np.arange(len(table))), "validation": Part(other, np.arange(len(other)))}
     if tester is not None:
         parts["test"] = Part(tester, np.arange(len(tester)))
-    base = _base_of(base, device, threads, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
+    base = base_of(base, device, threads, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
     how.chosen(base.host.sites)
     chosen = asked.resolved(
         rows=len(parts["train"]),
@@ -193,7 +197,7 @@ def open_task(
     if base is None:
         base = _remembered(store).get(task.record.base["fingerprint"], task.record.base["name"])
     trust = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
-    return _base_of(base, device, threads, **trust).bind(task)
+    return base_of(base, device, threads, **trust).bind(task)
 
 
 def evaluate(
@@ -258,7 +262,37 @@ def result(task: Task) -> dict[str, Any]:
     }
 
 
-def _kind(name: str | None) -> Kind | None:
+def methods(base: Base | str | Path = "minilm") -> list[dict[str, Any]]:
+    """Every method at its defaults: what it trains, how many weights that is on this base, when to choose it."""
+    from adaptree.methods.method import METHODS, load_plugins
+
+    load_plugins()
+    base = base_of(base, "cpu", None)
+    total = sum(p.numel() for p in base.host.backbone.parameters())
+    rows = []
+    for name, kind in METHODS.items():
+        method, refused = kind(), None
+        try:
+            count: int | None = sum(method.count(base.host.sites, base.host.backbone).values())
+        except UsageError as error:
+            count, refused = None, str(error)
+        rows.append(
+            {
+                "method": name,
+                "spelling": str(method),
+                "trains": kind.trains,
+                "parameters": None if kind.outside else count,
+                "percent": None if count is None or kind.outside else 100 * count / total,
+                "lr": kind.lr,
+                "paper": kind.paper,
+                "choose": kind.choose,
+                "refused": refused,
+            }
+        )
+    return rows
+
+
+def kind_of(name: str | None) -> Kind | None:
     if name is not None and name not in KINDS:
         raise UsageError(f"no kind '{name}'.", hint=near(name, KINDS) or f"There are: {', '.join(KINDS)}.")
     return name  # type: ignore[return-value]
@@ -288,7 +322,7 @@ def _tell(table: Table, other: Table | None, tester: Table | None, on_event: Cal
                 on_event(_note(f"{of.name}: {count:,} rows {what} are left out."))
 
 
-def _base_of(base: Base | str | Path, device: str, threads: int | None, **trust: bool) -> Base:
+def base_of(base: Base | str | Path, device: str, threads: int | None, **trust: bool) -> Base:
     import torch
 
     from adaptree.base import Base, load_base
@@ -356,7 +390,7 @@ class _Form:
 
 def _form(record: Record) -> _Form:
     columns = Columns(text=record.columns["text"], pair=record.columns["pair"], label=record.columns["label"])
-    return _Form(f"the task {record.name}", columns, _kind(record.kind) or "classify", tuple(record.labels))
+    return _Form(f"the task {record.name}", columns, kind_of(record.kind) or "classify", tuple(record.labels))
 
 
 def _input_columns(row: dict[str, Any], record: Record, text: str | None, pair: str | None) -> tuple[str, str | None]:

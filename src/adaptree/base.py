@@ -14,8 +14,8 @@ from torch import Tensor
 from adaptree import cache, heads
 from adaptree.data.batch import collate, group
 from adaptree.data.encode import Encoder, Row
-from adaptree.errors import BaseError, TaskCorrupt, WrongBase
-from adaptree.fingerprint import fingerprint
+from adaptree.errors import BaseError, TaskCorrupt, UsageError, WrongBase
+from adaptree.fingerprint import SETTINGS, fingerprint
 from adaptree.heads import Prediction
 from adaptree.host import Host, share
 from adaptree.methods import Method, Plan, parse
@@ -82,9 +82,12 @@ class Bound:
         self.base = base
         self.task = task
         self.kind = heads.for_record(record)
+        self.truncated = 0
+        """How many texts were longer than the task takes, and cut."""
         self._v = {name: tensor.to(base.device) for name, tensor in task.weights.items()}
         try:
-            self._plan, self._host = self._place(parse(record.method))
+            self.method = parse(record.method)
+            self._plan, self._host = self._place(self.method)
         except KeyError as error:
             raise TaskCorrupt(f"the task '{record.name}' lacks the weight {error}.", hint="Train it again.") from error
 
@@ -109,7 +112,14 @@ class Bound:
     def logits(self, inputs: Sequence[Any], *, batch_size: int = 64) -> Tensor:
         """(n, labels): the bits do not depend on what else is in the batch."""
         texts = heads.as_texts([inputs] if isinstance(inputs, str) else inputs)
+        pair = bool(self.task.record.columns.get("pair"))
+        if any(isinstance(text, tuple) != pair for text in texts):
+            takes, such = ("two texts", '("a text", "the text beside it")') if pair else ("one text", '"a text"')
+            raise UsageError(f"the task '{self.task.record.name}' takes {takes} for each answer.", hint=f"Give {such}.")
+        if self.method.outside:
+            return self.method.logits(self._v, texts)
         rows = self.base.encoder.encode(texts, self.task.record.max_length) if texts else []
+        self.truncated += sum(row.truncated for row in rows)
         return score(self.base, rows, self._v, self._plan, self.task.record.pooling, batch_size, self._host)
 
     def __repr__(self) -> str:
@@ -183,7 +193,7 @@ def load_base(
         location=str(here.resolve()) if folder == here else str(name),
         pooling=_pooling(folder) or host.sites.pooling,
         limit=limit_of(says),
-        digest=cache.digest_of(files, f"fingerprint of {torch.float32}", lambda: fingerprint(host.backbone)),
+        digest=cache.digest_of(files, f"fingerprint of {torch.float32} {SETTINGS}", lambda: fingerprint(host.backbone)),
         device=device,
     )
 

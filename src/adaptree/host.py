@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from adaptree.core import bottleneck, norms
 from adaptree.errors import UnknownArchitecture
 from adaptree.methods import Action, Before, Plan
+from adaptree.methods.method import Inputs
 from adaptree.sites import Architecture, Sites, backbone_of, find
 
 M = TypeVar("M", bound=nn.Module)
@@ -67,10 +68,9 @@ class Listener:
         action = self.host.current().get(self.path)
         return None if action is None or isinstance(action, Before) else action(module, args, output)
 
-    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inputs | None:
         action = self.host.current().get(self.path)
-        if isinstance(action, Before):
-            action.look(module, args, kwargs)
+        return action.look(module, args, kwargs) if isinstance(action, Before) else None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Listener:
         return self  # a copied model is listened to by the same host; `share` leaves listeners behind
@@ -91,6 +91,7 @@ class Host:
         self._hooks: dict[str, torch.utils.hooks.RemovableHandle] = {}
         self._hooking = threading.Lock()
         self._places: dict[str, list[tuple[nn.Module, str]]] | None = None
+        self._swapped: set[str] = set()
 
     def hook(self, plan: Plan) -> Plan:
         """Make sure that every module which the plan names is listened to."""
@@ -103,7 +104,8 @@ class Host:
                     if isinstance(action, Before):
                         self._hooks[key] = module.register_forward_pre_hook(listener.before, with_kwargs=True)
                     else:
-                        self._hooks[key] = module.register_forward_hook(listener)
+                        # In front: what the model itself listens with (hidden states, attentions) hears the task too.
+                        self._hooks[key] = module.register_forward_hook(listener, prepend=True)
         return plan
 
     def current(self) -> Plan:
@@ -112,8 +114,11 @@ class Host:
         return self.plan if override is None else override
 
     def swap(self, weights: Mapping[str, Tensor]) -> None:
-        """Run on these tensors in the place of the backbone's parameters of those names; for a tree of one's own."""
-        if not weights:
+        """Run on these tensors in the place of the backbone's parameters of those names, and of no others.
+
+        For a tree of one's own; with nothing to swap in, the tree is on the backbone's own parameters again.
+        """
+        if not weights and not self._swapped:
             return
         if self._places is None:
             names = {id(p): name for name, p in self.frozen.items()}
@@ -122,9 +127,11 @@ class Host:
                 for key, p in module._parameters.items():
                     if id(p) in names:
                         self._places[names[id(p)]].append((module, key))
-        for name, tensor in weights.items():
+        back = {name: self.frozen[name] for name in self._swapped if name not in weights}
+        for name, tensor in {**back, **weights}.items():
             for module, key in self._places[name]:
                 module._parameters[key] = tensor  # type: ignore[assignment]
+        self._swapped = set(weights)
 
     def bind(self, plan: Plan) -> None:
         self.plan = self.hook(plan)

@@ -326,6 +326,13 @@ class Sites:
     pooling: str
     dtype: torch.dtype = field(compare=False)
 
+    def layer_of(self, name: str) -> int:
+        """The layer that a parameter of the backbone belongs to; the embeddings' and what else is outside: layer 0."""
+        for layer, path in enumerate(self.layers):
+            if name.startswith(path + "."):
+                return layer
+        return next((norm.layer for norm in self.norms if name.startswith(norm.path + ".")), 0)
+
     def within(self, layers: tuple[int, ...]) -> Iterator[Site]:
         return (site for site in self.sites if site.layer in layers)
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from adaptree.errors import AdaptreeError, UnknownArchitecture, UsageError, WrongBase
+from adaptree.errors import AdaptreeError, MethodError, UnknownArchitecture, UsageError, WrongBase
 from adaptree.fingerprint import fingerprint, pooler
 from adaptree.host import Host, price, share, without_dropout
 from adaptree.methods import Method, parse
@@ -30,7 +30,13 @@ class Tuned(nn.Module):
     """
 
     def __init__(
-        self, model: nn.Module, method: Method, architecture: Architecture | None, dropout: bool, seed: int
+        self,
+        model: nn.Module,
+        method: Method,
+        architecture: Architecture | None,
+        dropout: bool,
+        seed: int,
+        weights: Mapping[str, Tensor] | None = None,
     ) -> None:
         super().__init__()
         _nest(self, {HEAD + name: nn.Parameter(p.detach().clone()) for name, p in _head(model).items()})
@@ -39,8 +45,11 @@ class Tuned(nn.Module):
         if not dropout:
             without_dropout(host.backbone)
         device = next(host.model.parameters()).device
-        born = method.init(host.sites, host.backbone, torch.Generator().manual_seed(seed))
-        _nest(self, {name: nn.Parameter(tensor.to(device)) for name, tensor in born.items()})
+        born = weights or method.init(host.sites, host.backbone, torch.Generator().manual_seed(seed))
+        here = {name: tensor.to(device) for name, tensor in born.items()}
+        _nest(self, {name: nn.Parameter(t) if t.is_floating_point() else t for name, t in here.items()})
+        if not any(True for _ in self.parameters()):
+            raise MethodError(f"{method}: this model has no head of its own, so there is nothing to train.")
         super().train(model.training)
         self.method = method
         self._hold(model, host)
@@ -68,12 +77,20 @@ class Tuned(nn.Module):
         self._bind()
         return self._attached.model
 
+    @property
+    def _at_rest(self) -> nn.Module:
+        """The tree on the base's own parameters, where the next forward pass puts what it computes from them."""
+        if not self.method.dynamic:
+            return self._tree
+        self._attached.swap({})
+        return self._attached.model
+
     def _bind(self) -> None:
         """Let the tree run what is registered here now: `load_state_dict(assign=True)`, a move to the meta device or
         `functional_call` put other tensors in the place of parameters."""
         host = self._attached
-        bound: dict[str, nn.Parameter] = self.__dict__["_bound"]
-        now = dict(self.named_parameters())
+        bound: dict[str, Tensor] = self.__dict__["_bound"]
+        now: dict[str, Any] = {**dict(self.named_parameters()), **dict(self.named_buffers())}
         if all(p is bound.get(name) for name, p in now.items()):
             if self.method.dynamic:
                 host.swap(self.method.weights(host.sites, host.frozen, now))
@@ -115,7 +132,7 @@ class Tuned(nn.Module):
         """`.to(device)` and its like move the tree too: its head is ours already, the rest becomes its own copy."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if "_host" in self.__dict__:
-            self._tree._apply(fn, recurse)  # type: ignore[no-untyped-call]
+            self._at_rest._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tuned:
@@ -124,7 +141,7 @@ class Tuned(nn.Module):
         ours = {key: value for key, value in self.__dict__.items() if key not in ("_model", "_bound", "_host")}
         twin.__dict__ |= copy.deepcopy(ours, memo)
         if (host := self.__dict__.get("_host")) is not None:
-            host = Host(share(host.model, own=twin._own_head()), host.architecture)
+            host = Host(share(self._at_rest, own=twin._own_head()), host.architecture)
             twin._hold(self.__dict__["_model"], host)
         return twin
 
@@ -152,7 +169,7 @@ class Tuned(nn.Module):
         """The model's and the task's together, as Hugging Face counts; `count()` tells them apart."""
         v = [p for name, p in self.named_parameters() if not name.startswith(HEAD)]
         own = sum(p.numel() for p in v if p.requires_grad or not only_trainable)
-        return own + int(self._tree.num_parameters(only_trainable, exclude_embeddings))  # type: ignore[operator]
+        return own + int(self._at_rest.num_parameters(only_trainable, exclude_embeddings))  # type: ignore[operator]
 
     def count(self) -> dict[str, int]:
         """How many parameters: adapters, norms and head, their sum, and the base's."""
@@ -212,10 +229,18 @@ def attach(
         raise UsageError("this model has a task attached already.", hint="Attach to the model that it was attached to.")
     if not hasattr(model, "config"):
         raise UnknownArchitecture(f"a {type(model).__name__} is not a Hugging Face model: it has no config.")
+    if not isinstance(method, Task | Path) and parse(method).outside:
+        raise UsageError(f"{parse(method).name} works outside the model.", hint="Use adaptree.train(…) for it.")
     kind: Any = type(model)
     task = Task.load(method) if isinstance(method, Path) else method
     if not isinstance(task, Task):
-        return _class_for(kind)(model, parse(task), architecture, dropout, seed)
+        how = parse(task)
+        if how.stages > 1:
+            raise UsageError(
+                f"{how.name} trains {how.stages} times over, with other weights each time: it needs its own loop.",
+                hint="Use adaptree.train; a finished task of it can be attached.",
+            )
+        return _class_for(kind)(model, how, architecture, dropout, seed)
     if fingerprint(backbone_of(model)) != task.record.base.get("fingerprint"):
         raise WrongBase(
             f"the task '{task.record.name}' was trained on another base ({task.record.base.get('name', '?')}).",
@@ -228,7 +253,9 @@ def attach(
             "gets a random one whenever it is loaded.",
             hint="Save the model that you train on, pooler and all, and load that one.",
         )
-    tuned = _class_for(kind)(model, parse(task.record.method), architecture, dropout, seed)
+    how = parse(task.record.method)
+    last = {name: t for name, t in task.weights.items() if not name.startswith(HEAD)} if how.stages > 1 else None
+    tuned = _class_for(kind)(model, how, architecture, dropout, seed, last)
     _check_fit(task, tuned, kind.__name__)
     tuned.load_state_dict(task.weights)
     return tuned
@@ -269,13 +296,17 @@ def _class_for(kind: type[Any]) -> type[Tuned]:
     return type(f"Tuned{kind.__name__}", (Tuned,), {"forward": forward, "__module__": __name__})
 
 
-def _nest(root: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:
-    """Register parameters under dotted names as a tree of plain modules, so that state-dict keys are those names."""
-    for name, p in parameters.items():
+def _nest(root: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Register parameters, and other tensors as buffers, under dotted names as a tree of plain modules, so that
+    state-dict keys are those names."""
+    for name, p in tensors.items():
         *path, leaf = name.split(".")
         node = root
         for part in path:
             if part not in node._modules:
                 node.add_module(part, nn.Module())
             node = node._modules[part]  # type: ignore[assignment]
-        node.register_parameter(leaf, p)
+        if isinstance(p, nn.Parameter):
+            node.register_parameter(leaf, p)
+        else:
+            node.register_buffer(leaf, p)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from tests.bases import tiny_base, words_csv
 
 from adaptree.data.encode import Encoded, Encoder
 from adaptree.data.table import load
+from adaptree.errors import BaseError
 from adaptree.models import config_of, locate
 
 

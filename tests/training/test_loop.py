@@ -107,9 +107,10 @@ def test_a_run_that_dies_on_its_last_step_is_resumed_to_the_same_bits(
     whole = train(data, base, max_steps=steps).task
     real = loop._Run._close_epoch
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(loop._Run, "_close_epoch", die)
-        train(data, base, max_steps=steps, store=Store(tmp_path))
+        with pytest.raises(KeyboardInterrupt):
+            train(data, base, max_steps=steps, store=Store(tmp_path))
     resumed = train(data, base, max_steps=steps, store=Store(tmp_path), resume=True).task
     assert len(resumed.record.history) == len(whole.record.history)
     assert same(whole, resumed)
@@ -167,6 +168,17 @@ def test_rows_may_be_dicts(base: at.Base) -> None:
     rows = [{"text": f"{word} {i}", "label": word} for i in range(8) for word in ("lion", "saw")]
     bound = at.train(rows, base=base, epochs=1, baselines=False)
     assert bound.predict(["lion"])[0].label in ("lion", "saw")
+
+
+def test_a_pair_and_a_text_are_not_taken_for_each_other(base: at.Base) -> None:
+    rows = [{"a": f"lion {i}", "b": f"saw {i}", "label": "xy"[i % 2]} for i in range(20)]
+    single = at.train(rows, base=base, text="a", label="label", epochs=1, baselines=False)
+    pairs = at.train(rows, base=base, text="a", text_pair="b", label="label", epochs=1, baselines=False)
+    with pytest.raises(UsageError, match="one text"):
+        single.predict([("lion", "saw")])
+    with pytest.raises(UsageError, match="two texts"):
+        pairs.predict(["lion"])
+    assert len(pairs.predict([("lion", "saw"), ["bear", "saw"]])) == 2
 
 
 def test_events_tell_how_it_goes(data: Path, base: at.Base) -> None:

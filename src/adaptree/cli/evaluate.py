@@ -8,6 +8,7 @@ import typer
 
 from adaptree.cli import app as options
 from adaptree.cli.app import app
+from adaptree.cli.predict import tell_cut
 from adaptree.cli.show import Format, emit, emit_one, out
 
 
@@ -26,6 +27,7 @@ def evaluate(
     allow_pickle: options.AllowPickle = False,
     store: options.StoreOption = None,
     form: Annotated[Format, typer.Option("--format")] = Format.table,
+    quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
     """Score a task on a labelled file."""
@@ -37,6 +39,7 @@ def evaluate(
         allow_pickle=allow_pickle,
     )  # fmt: skip
     result = api.evaluate(bound, data, encoding=encoding, text=text, text_pair=text_pair, label=label)
+    tell_cut(bound, quiet)
     if form is not Format.table:
         emit_one(result, form)
         return

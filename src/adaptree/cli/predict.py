@@ -12,7 +12,7 @@ import typer
 
 from adaptree.cli import app as options
 from adaptree.cli.app import app
-from adaptree.cli.show import Format, emit
+from adaptree.cli.show import Format, emit, say
 from adaptree.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def predict(
     allow_pickle: options.AllowPickle = False,
     store: options.StoreOption = None,
     form: Annotated[Format | None, typer.Option("--format", help="Default: a table, or csv with --file.")] = None,
+    quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
     """Answer texts, one after the other, in their order. The two texts of a pair are separated by a tab."""
@@ -59,6 +60,7 @@ def predict(
         else:
             known = names(file, encoding=encoding)
             emit((_beside(row, answer, known) for row, answer in answers), form)
+        tell_cut(bound, quiet)
         return
     form = form or Format.table
     lines = _stdin(encoding) if texts == ["-"] else iter(texts or [])
@@ -67,6 +69,16 @@ def predict(
         emit((answer.to_dict() for _, answer in pairs), form)
     else:
         emit(({**_columns(answer), "text": line} for line, answer in pairs), form)
+    tell_cut(bound, quiet)
+
+
+def tell_cut(bound: Bound, quiet: bool) -> None:
+    """Say it when texts were longer than the task takes."""
+    if bound.truncated:
+        say(
+            f"note: {bound.truncated:,} texts are longer than {bound.task.record.max_length} tokens and were cut.",
+            quiet,
+        )
 
 
 def _stdin(encoding: str) -> Iterator[str]:

@@ -19,7 +19,12 @@ TITLES = {
 
 
 @app.command("list")
-def list_(store: options.StoreOption = None, form: FormatOption = Format.table, debug: options.Debug = False) -> None:
+def list_(
+    store: options.StoreOption = None,
+    form: FormatOption = Format.table,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
     """The tasks in the store, the newest version of each."""
     from adaptree.store import Store
 
@@ -27,7 +32,7 @@ def list_(store: options.StoreOption = None, form: FormatOption = Format.table, 
     found = where.list()
     _emit(found, form)
     if not found:
-        say(f"no tasks in {where.path} yet.  adaptree train DATA --name NAME")
+        say(f"no tasks in {where.path} yet.  adaptree train DATA --name NAME", quiet)
 
 
 @app.command()

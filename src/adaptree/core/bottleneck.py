@@ -2,12 +2,15 @@
 
     d → m → d with a nonlinearity between and a skip around:  h + W_up · act(W_down · h + b_down) + b_up      (§2.1)
 
+and its neighbours: the variants of §3.6, Bapna & Firat 2019, He et al. 2022. Each is a line around the same `branch`.
+
 Shapes: B rows, T tokens, d the model's width, m the bottleneck. One task's weights have no row axis; stacked
 weights of several tasks have a leading one, one entry per row of the batch, and the same code serves both.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import torch
@@ -22,10 +25,53 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+EPSILON = 1e-6  # of a layer norm that the adapter has of its own
+
+
+def branch(x: Tensor, p: Mapping[str, Tensor], activation: str = "gelu") -> Tensor:
+    """up(act(down(x))); biases are (1, m) and (1, d), or (B, 1, m) and (B, 1, d) by row."""
+    z = ACTIVATIONS[activation](x @ p["down"] + p["down_bias"])  # (B, T, d) -> (B, T, m)
+    return z @ p["up"] + p["up_bias"]  # (B, T, m) -> (B, T, d)
+
+
 def apply(h: Tensor, p: Mapping[str, Tensor], activation: str = "gelu") -> Tensor:
-    """h + up(act(down(h))); biases are (1, m) and (1, d), or (B, 1, m) and (B, 1, d) by row."""
-    z = ACTIVATIONS[activation](h @ p["down"] + p["down_bias"])  # (B, T, d) -> (B, T, m)
-    return h + (z @ p["up"] + p["up_bias"])  # (B, T, m) -> (B, T, d)
+    """Houlsby et al. 2019, §2.1: h + up(act(down(h)))."""
+    return h + branch(h, p, activation)
+
+
+def beside(y: Tensor, x: Tensor, p: Mapping[str, Tensor], activation: str = "relu", scale: float = 1.0) -> Tensor:
+    """He et al. 2022, §3.3: y + s · up(act(down(x))), where y = f(x) is what the sublayer makes of its input."""
+    return y + scale * branch(x, p, activation)
+
+
+def norm_first(h: Tensor, p: Mapping[str, Tensor], activation: str = "relu") -> Tensor:
+    """Bapna & Firat 2019, eq. 1-3: h + up(act(down(LN(h)))); the norm is d wide."""
+    return h + branch(layer_norm(h, p), p, activation)
+
+
+def norm_inside(h: Tensor, p: Mapping[str, Tensor], activation: str = "gelu") -> Tensor:
+    """Houlsby et al. 2019, §3.6: h + up(act(LN(down(h)))); the norm is m wide, in front of the nonlinearity."""
+    z = ACTIVATIONS[activation](layer_norm(h @ p["down"] + p["down_bias"], p))
+    return h + (z @ p["up"] + p["up_bias"])
+
+
+def deep(h: Tensor, p: Mapping[str, Tensor], activation: str = "gelu") -> Tensor:
+    """Houlsby et al. 2019, §3.6: h + up(act(mid_n(… act(mid_1(act(down(h)))))))."""
+    act = ACTIVATIONS[activation]
+    z = act(h @ p["down"] + p["down_bias"])
+    for i in range(1, 1 + sum(key.startswith("mid") and not key.endswith("bias") for key in p)):
+        z = act(z @ p[f"mid{i}"] + p[f"mid{i}_bias"])  # (B, T, m) -> (B, T, m)
+    return h + (z @ p["up"] + p["up_bias"])
+
+
+def multiply(h: Tensor, p: Mapping[str, Tensor], activation: str = "gelu") -> Tensor:
+    """Houlsby et al. 2019, §3.6, "a multiplicative interaction": h ⊙ (1 + up(act(down(h))))."""
+    return h * (1 + branch(h, p, activation))
+
+
+def layer_norm(x: Tensor, p: Mapping[str, Tensor]) -> Tensor:
+    """Over the last axis, with the adapter's own scale and shift: (1, n), or (B, 1, n) by row."""
+    return torch.addcmul(p["norm_bias"], F.layer_norm(x, x.shape[-1:], eps=EPSILON), p["norm"])
 
 
 def init(
@@ -45,9 +91,34 @@ def init(
     }
 
 
-def count(d: int, m: int) -> int:
-    """Parameters of one module, biases included: 2md + d + m (§2.1)."""
-    return 2 * m * d + d + m
+def init_norm(n: int, *, scale: float = 1.0, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    """A layer norm, n wide, with one scale for all and no shift."""
+    return {"norm": torch.full((1, n), scale, dtype=dtype), "norm_bias": torch.zeros(1, n, dtype=dtype)}
+
+
+def init_mid(
+    m: int, maps: int, *, std: float, generator: torch.Generator | None = None, dtype: torch.dtype = torch.float32
+) -> dict[str, Tensor]:
+    """So many maps m → m between down and up, born as those are."""
+    born: dict[str, Tensor] = {}
+    for i in range(1, 1 + maps):
+        born[f"mid{i}"] = truncated_normal((m, m), std, generator).to(dtype)
+        born[f"mid{i}_bias"] = torch.zeros(1, m, dtype=dtype)
+    return born
+
+
+def init_like_lora(
+    d: int, m: int, *, generator: torch.Generator | None = None, dtype: torch.dtype = torch.float32
+) -> dict[str, Tensor]:
+    """Exactly the identity at birth: `up` is zero, `down` uniform within ±1/√d (He et al. 2022, after LoRA)."""
+    born = init(d, m, std=0.0, dtype=dtype)
+    down = (2 * torch.rand((d, m), generator=generator) - 1) / math.sqrt(d)
+    return born | {"down": down.to(dtype)}
+
+
+def count(d: int, m: int, *, norm: int = 0, maps: int = 0) -> int:
+    """Parameters of one module, biases included: 2md + d + m (§2.1), 2n for a norm n wide, m² + m for a map m → m."""
+    return 2 * m * d + d + m + 2 * norm + maps * (m * m + m)
 
 
 def truncated_normal(shape: tuple[int, ...], std: float, generator: torch.Generator | None = None) -> Tensor:

@@ -64,7 +64,8 @@ def run(store: Store, *, on_event: Callable[[dict[str, Any]], None] = lambda eve
     figure = store.path / "demo-curves.png"
     plots.curves(
         {name: bound.task.record.history for name, bound in tasks.items()},
-        {name: bound.task.record.settings["metric"] for name, bound in tasks.items()},
+        "accuracy",
+        {name: bound.task.record.settings["best_epoch"] for name, bound in tasks.items()},
         figure,
     )
     return Demo(tasks, unchanged, figure)

@@ -1,7 +1,55 @@
-"""Ways of tuning: each one small frozen dataclass in a file of its own, found by its name."""
+"""Ways of tuning: each one small frozen dataclass, in a file of its own or beside its kin, found by its name."""
 
+from adaptree.methods.bapna import Bapna
+from adaptree.methods.bitfit import BitFit
+from adaptree.methods.dense import Full, Top
+from adaptree.methods.diff_pruning import DiffPruning
 from adaptree.methods.houlsby import Houlsby
+from adaptree.methods.ia3 import Ia3
+from adaptree.methods.lora import Lora
+from adaptree.methods.lt_sft import LotteryTicket
 from adaptree.methods.method import METHODS, Action, Before, Method, Params, Plan, parse
+from adaptree.methods.norms import Head, Norms
+from adaptree.methods.pal import Pal
+from adaptree.methods.parallel import HoulsbyParallel, Parallel, ScaledParallel
 from adaptree.methods.pfeiffer import Pfeiffer
+from adaptree.methods.tfidf import Tfidf
+from adaptree.methods.variants import (
+    HoulsbyAttention,
+    HoulsbyDeep,
+    HoulsbyFeedforward,
+    HoulsbyMultiplicative,
+    HoulsbyNorm,
+)
 
-__all__ = ["METHODS", "Action", "Before", "Houlsby", "Method", "Params", "Pfeiffer", "Plan", "parse"]
+__all__ = [
+    "METHODS",
+    "Action",
+    "Bapna",
+    "Before",
+    "BitFit",
+    "DiffPruning",
+    "Full",
+    "Head",
+    "Houlsby",
+    "HoulsbyAttention",
+    "HoulsbyDeep",
+    "HoulsbyFeedforward",
+    "HoulsbyMultiplicative",
+    "HoulsbyNorm",
+    "HoulsbyParallel",
+    "Ia3",
+    "Lora",
+    "LotteryTicket",
+    "Method",
+    "Norms",
+    "Pal",
+    "Parallel",
+    "Params",
+    "Pfeiffer",
+    "Plan",
+    "ScaledParallel",
+    "Tfidf",
+    "Top",
+    "parse",
+]

@@ -53,13 +53,9 @@ class Bottleneck(Method):
         return list(sites.norms_within(self.chosen(sites))) if self.norms else []
 
     def init(self, sites: Sites, model: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
-        from adaptree.core import bottleneck
-
         v: dict[str, Tensor] = {}
         for site in self._sites(sites):
-            born = bottleneck.init(
-                site.width, self.width(site), std=self.init_std, generator=generator, dtype=sites.dtype
-            )
+            born = self._born(site.width, self.width(site), generator, sites.dtype)
             v |= {f"{site.name}.{key}": tensor for key, tensor in born.items()}
         for norm in self._norms(sites):
             module = model.get_submodule(norm.path)
@@ -67,24 +63,38 @@ class Bottleneck(Method):
         return v
 
     def plan(self, sites: Sites, v: Params) -> dict[str, Action | Before]:
-        plan: dict[str, Action | Before] = {site.path: self._adapt(_part(v, site.name)) for site in self._sites(sites)}
-        return plan | {norm.path: _renorm(_part(v, f"norm.{norm.path}")) for norm in self._norms(sites)}
+        plan: dict[str, Action | Before] = {site.path: self._adapt(part(v, site.name)) for site in self._sites(sites)}
+        return plan | {norm.path: _renorm(part(v, f"norm.{norm.path}")) for norm in self._norms(sites)}
 
     def _adapt(self, p: Mapping[str, Tensor]) -> Action:
-        from adaptree.core import bottleneck
-
-        return lambda module, args, h: bottleneck.apply(h, p, self.activation)
+        return lambda module, args, h: self._change(h, p)
 
     def count(self, sites: Sites, model: nn.Module) -> dict[str, int]:
-        from adaptree.core import bottleneck
-
         return {
-            "adapters": sum(bottleneck.count(site.width, self.width(site)) for site in self._sites(sites)),
+            "adapters": sum(self._size(site.width, self.width(site)) for site in self._sites(sites)),
             "norms": sum(norm.size for norm in self._norms(sites)),
         }
 
+    # One module, d → m → d: how it is born, what it does to a sublayer's output h, and its number of weights.
+    # A variant that changes the maths changes these three.
 
-def _part(v: Params, name: str) -> dict[str, Tensor]:
+    def _born(self, d: int, m: int, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+        from adaptree.core import bottleneck
+
+        return bottleneck.init(d, m, std=self.init_std, generator=generator, dtype=dtype)
+
+    def _change(self, h: Tensor, p: Mapping[str, Tensor]) -> Tensor:
+        from adaptree.core import bottleneck
+
+        return bottleneck.apply(h, p, self.activation)
+
+    def _size(self, d: int, m: int) -> int:
+        from adaptree.core import bottleneck
+
+        return bottleneck.count(d, m)
+
+
+def part(v: Params, name: str) -> dict[str, Tensor]:
     """The weights under a name, by their last word."""
     prefix = name + "."
     return {key[len(prefix) :]: tensor for key, tensor in v.items() if key.startswith(prefix)}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from adaptree.errors import MethodError, near
@@ -17,18 +18,19 @@ if TYPE_CHECKING:
 
     Params = Mapping[str, Tensor]
     Action = Callable[[nn.Module, tuple[Any, ...], Tensor], Tensor]
+    Inputs = tuple[tuple[Any, ...], dict[str, Any]]
     Plan = Mapping[str, Action | "Before"]
 else:
-    Params = Action = Plan = Any
+    Params = Action = Inputs = Plan = Any
 """Params: a task's weights by name. Plan: what happens to a module's output, by the module's path in the backbone."""
 
 METHODS: dict[str, type[Method]] = {}
 
 
 class Before:
-    """A plan's entry that looks at what goes *into* a module, instead of changing what comes out."""
+    """A plan's entry that looks at what goes *into* a module; what it returns, if anything, goes in instead."""
 
-    def __init__(self, look: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]) -> None:
+    def __init__(self, look: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Inputs | None]) -> None:
         self.look = look
 
 
@@ -48,6 +50,10 @@ class Method:
     """A learning rate that is good without a search."""
     stages: ClassVar[int] = 1
     """Trainings one after the other, each with the weights that `advance` makes of the last one's."""
+    mixes: ClassVar[bool] = True
+    """Whether one batch can mix tasks of this method, row by row."""
+    outside: ClassVar[bool] = False
+    """Whether it leaves the base alone altogether, and learns by itself: `learn`, `logits`."""
     dynamic: ClassVar[bool] = False
     """Whether `weights` computes new tensors from v, so that it must be asked before every forward pass."""
 
@@ -85,6 +91,14 @@ class Method:
 
     def advance(self, sites: Sites, frozen: Params, v: Params, birth: Params) -> dict[str, Tensor]:
         """The weights of the next stage, from this one's and those at the very beginning; a head not named is kept."""
+        raise NotImplementedError
+
+    def learn(self, texts: Sequence[Any], targets: Sequence[Any], classes: int) -> dict[str, Tensor]:
+        """Only `outside` the base: all there is to learn, at once; 0 classes are a regression."""
+        raise NotImplementedError
+
+    def logits(self, v: Params, texts: Sequence[Any]) -> Tensor:
+        """Only `outside` the base: the scores of some texts."""
         raise NotImplementedError
 
     def penalty(self, v: Params) -> Tensor | None:
@@ -128,6 +142,8 @@ def parse(spelling: str | Method, **changes: Any) -> Method:
             raise MethodError(f"'{spelling}' is not a method.", hint="Write houlsby, houlsby:64 or houlsby(size=64).")
         name, number, inside = match[1], match[2], match[3]
         if name not in METHODS:
+            load_plugins()
+        if name not in METHODS:
             raise MethodError(f"no method '{name}'.", hint=near(name, METHODS) or f"There are: {', '.join(METHODS)}.")
         values = {METHODS[name].main: _read(number)} if number else dict(_pairs(spelling, inside or ""))
     cls = METHODS[name]
@@ -139,6 +155,26 @@ def parse(spelling: str | Method, **changes: Any) -> Method:
                 f"{name} has no field '{field}'.", hint=near(field, known) or f"It has: {', '.join(known)}."
             )
     return cls(**values)
+
+
+def load_plugins() -> None:
+    """Import what other installed packages offer as methods: entry points of the group 'adaptree.methods'."""
+    for entry in entry_points(group="adaptree.methods"):
+        if entry.name not in METHODS:
+            try:
+                entry.load()
+            except Exception as error:
+                package = entry.dist.name if entry.dist else entry.value
+                raise MethodError(
+                    f"the method '{entry.name}' of {package} cannot be loaded: {type(error).__name__}: {error}",
+                    hint=f"Update or remove it: pip uninstall {package}",
+                ) from error
+
+
+def part(v: Params, name: str) -> dict[str, Tensor]:
+    """The weights under a name, by what follows it."""
+    prefix = name + "."
+    return {key[len(prefix) :]: tensor for key, tensor in v.items() if key.startswith(prefix)}
 
 
 def check_number(method: str, field: str, value: object, kind: type, low: float) -> None:

@@ -59,7 +59,10 @@ def finish(
     """The task of a run, scored on every part but the training rows; `compare` also fits the cheap baselines."""
     training, table = parts["train"], parts["train"].table
     head = sum(tensor.numel() for key, tensor in fit.v.items() if key.startswith("head."))
-    counts = price(method.count(base.host.sites, base.host.backbone), head, base.host.backbone)
+    counted = method.count(base.host.sites, base.host.backbone)
+    if method.outside:
+        counted["adapters"] = sum(t.numel() for t in fit.v.values() if t.is_floating_point()) - head
+    counts = price(counted, head, base.host.backbone)
     record = Record(
         name=name,
         kind=table.kind,

@@ -23,7 +23,7 @@ from adaptree.base import Base, score
 from adaptree.data.batch import epoch as batches_of
 from adaptree.data.encode import Encoded
 from adaptree.errors import TrainingError
-from adaptree.heads import Classify, Kind
+from adaptree.heads import Classify, Kind, Regress
 from adaptree.host import Host, share, without_dropout
 from adaptree.methods import Method
 from adaptree.training import checkpoint
@@ -76,11 +76,43 @@ def fit(
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> Fit:
     """Train a task. `folder` keeps checkpoints; with `resume` the run goes on from the last one, bit for bit."""
+    if method.outside:
+        return _learn(method, kind, training, validation, settings, on_event)
     run = _Run(base, method, kind, training, validation, settings, folder, on_event)
     if resume and folder is not None:
         run.restore()
     with _ctrl_c() as pressed:
         return run.go(pressed)
+
+
+def _learn(
+    method: Method,
+    kind: Kind,
+    training: tuple[Encoded, Array],
+    validation: tuple[Encoded, Array],
+    settings: Settings,
+    on_event: Callable[[Event], None],
+) -> Fit:
+    """A method outside the base learns by itself, at once."""
+    began = time.monotonic()
+    (source, rows), (checker, held) = training, validation
+    targets = source.table.targets[rows]
+    if isinstance(kind, Regress):
+        targets = (targets - kind.mean) / kind.std
+    classes = kind.width if isinstance(kind, Classify) else 0
+    v = method.learn(source.table.texts(rows), targets.tolist(), classes)
+    scored, loss = _scores(kind, checker.table.targets[held], method.logits(v, checker.table.texts(held)))
+    seconds = time.monotonic() - began
+    entry = {"epoch": 1, "rows": len(rows), "train_loss": 0.0, "validation_loss": loss, **scored}
+    entry["seconds"] = round(seconds, 3)
+    on_event({"event": "epoch", "epochs": 1, "best": 1, "metric": settings.metric, **entry})
+    return Fit(v, [entry], 1, seconds, True)
+
+
+def _scores(kind: Kind, targets: Array, logits: Tensor) -> tuple[dict[str, float], float]:
+    loss = float(kind.loss(logits, torch.from_numpy(targets)).double().mean())
+    labels = range(kind.width) if isinstance(kind, Classify) else None
+    return metrics.score(kind.name, targets, kind.answer(logits), labels=labels), loss
 
 
 class _Run:
@@ -281,11 +313,7 @@ class _Run:
             rows = self.checker.rows(self.validation_rows[start : start + 4096])
             logits.append(score(self.base, rows, v, None, self.pooling, host=self.host))
         self.host.model.train(training)
-        joined = torch.cat(logits)
-        targets = self.checker.table.targets[self.validation_rows]
-        loss = float(self.kind.loss(joined, torch.from_numpy(targets)).double().mean())
-        labels = range(self.kind.width) if isinstance(self.kind, Classify) else None
-        return metrics.score(self.kind.name, targets, self.kind.answer(joined), labels=labels), loss
+        return _scores(self.kind, self.checker.table.targets[self.validation_rows], torch.cat(logits))
 
     def _fit(self, *, finished: bool) -> Fit:
         v = {name: tensor.cpu() for name, tensor in self.best_v.items()}

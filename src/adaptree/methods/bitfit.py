@@ -1,0 +1,66 @@
+"""Only the biases are the task's (Ben-Zaken et al. 2022)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from adaptree.errors import MethodError
+from adaptree.methods.method import Params
+from adaptree.methods.sparse import DELTA, Sparse
+from adaptree.sites import Sites
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class BitFit(Sparse):
+    """δ on every bias, of linear maps and of norms alike; BERT's pooler is left out."""
+
+    name: ClassVar[str] = "bitfit"
+    main: ClassVar[str] = "queries_and_ffn"
+    paper: ClassVar[str] = "Ben-Zaken et al. 2022, BitFit: Simple Parameter-efficient Fine-tuning"
+    trains: ClassVar[str] = "every bias, the head"
+    choose: ClassVar[str] = "For the smallest task files, where a base has biases."
+    lr: ClassVar[float] = 3e-3
+
+    queries_and_ffn: bool = False
+    """Only the biases of the queries and of the feed-forward part's first map: half the weights (§4.2)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.queries_and_ffn, bool):
+            raise MethodError(f"{self.name}: queries_and_ffn must be true or false, not {self.queries_and_ffn!r}.")
+
+    def touched(self, sites: Sites, frozen: Params) -> list[str]:
+        """The biases of the chosen layers; a base that has none is refused."""
+        names = [name for name in super().touched(sites, frozen) if name.endswith("bias")]
+        if self.queries_and_ffn:
+            linears = [linear for linear in sites.linears if linear.role in ("query", "qkv", "up")]
+            # DeBERTa's fused map has no bias of its own, and one for the queries beside it.
+            wanted = {f"{linear.path}.bias" for linear in linears}
+            wanted |= {f"{linear.path.rpartition('.')[0]}.q_bias" for linear in linears if linear.role == "qkv"}
+            names = [name for name in names if name in wanted]
+        if not names:
+            where = "" if self.layers is None else f" in layers {self.layers}"
+            which = "of queries or feed-forward parts " if self.queries_and_ffn else ""
+            raise MethodError(
+                f"bitfit trains biases, and this base ({sites.architecture}) has none {which}{where}".rstrip() + ".",
+                hint="Use another method: lora, or houlsby.",
+            )
+        return names
+
+    def init(self, sites: Sites, model: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
+        import torch
+
+        frozen = dict(model.named_parameters())
+        return {DELTA + n: torch.zeros(frozen[n].shape) for n in self.touched(sites, frozen)}
+
+    def count(self, sites: Sites, model: nn.Module) -> dict[str, int]:
+        frozen = dict(model.named_parameters())
+        norms = {norm.path for norm in sites.norms}
+        sizes = {n: frozen[n].numel() for n in self.touched(sites, frozen)}
+        of_norms = sum(size for n, size in sizes.items() if n.rpartition(".")[0] in norms)
+        return {"adapters": sum(sizes.values()) - of_norms, "norms": of_norms}

@@ -1,0 +1,110 @@
+"""A sparse δ learnt by gates that cost something while they are open (Guo et al. 2021)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from adaptree.errors import MethodError
+from adaptree.methods.method import Params, check_number
+from adaptree.methods.sparse import DELTA, POSITIONS, VALUES, Cut
+from adaptree.sites import Sites
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+GATE, GROUP = "gate.", "group."
+ALPHA = 5.0
+"""Where log α starts: nearly every gate open (the authors' code)."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class DiffPruning(Cut):
+    """δ = z ⊙ w with a hard-concrete gate z for each weight, cut to K in the end and trained on with the mask fixed."""
+
+    name: ClassVar[str] = "diff_pruning"
+    paper: ClassVar[str] = "Guo et al. 2021, Parameter-Efficient Transfer Learning with Diff Pruning"
+    trains: ClassVar[str] = "a few weights anywhere in the base, chosen by gates; the head"
+    choose: ClassVar[str] = "For very small task files, where training may take long; it needs memory, too."
+
+    structured: bool = True
+    """Whether a whole parameter has a gate as well, times those of its weights (§3.2)."""
+    strength: float = 10.0
+    """λ: this, times the expected share of open gates, is added to the loss (the authors: 3, at the size of minilm)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number(self.name, "strength", self.strength, float, 0)
+        if not isinstance(self.structured, bool):
+            raise MethodError(f"{self.name}: structured must be true or false, not {self.structured!r}.")
+
+    def init(self, sites: Sites, model: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
+        import torch
+
+        frozen = dict(model.named_parameters())
+        self.size(sites, frozen)  # what cannot be kept is said before the training, not after it
+        names = self.touched(sites, frozen)
+        v = {DELTA + name: torch.zeros(frozen[name].shape) for name in names}
+        v |= {GATE + name: torch.full(frozen[name].shape, ALPHA) for name in names}
+        return v | {GROUP + name: torch.full((1,), ALPHA) for name in names if self.structured}
+
+    def delta(self, v: Params) -> dict[str, Tensor]:
+        """z ⊙ w: with gates that are drawn while gradients are recorded, and at rest otherwise."""
+        import torch
+
+        from adaptree.core import sparse
+
+        out = {}
+        for name, w in super().delta(v).items():
+            gates = [v[kind + name] for kind in (GATE, GROUP) if kind + name in v]
+            for alpha in gates:
+                w = w * sparse.gate(alpha, sparse.noise_like(alpha) if torch.is_grad_enabled() else None)
+            out[name] = w
+        return out
+
+    def expected(self, v: Params) -> Tensor:
+        """The expected number of open gates (eq. 4; eq. 6 with groups)."""
+        import torch
+
+        from adaptree.core import sparse
+
+        open_ = []
+        for name in super().delta(v):
+            of_group = sparse.chance(v[GROUP + name]) if GROUP + name in v else 1.0
+            open_.append((sparse.chance(v[GATE + name]).sum() * of_group).reshape(()))
+        return torch.stack(open_).sum()
+
+    def penalty(self, v: Params) -> Tensor | None:
+        if VALUES in v:
+            return None
+        return self.strength * self.expected(v) / sum(w.numel() for w in super().delta(v).values())
+
+    def report(self, v: Params) -> dict[str, float]:
+        """How many weights of δ are not zero: as the gates expect it, and with the gates at rest."""
+        import torch
+
+        with torch.no_grad():
+            if VALUES in v:
+                return {"expected_l0": float(len(v[VALUES])), "realised_l0": float(v[VALUES].count_nonzero())}
+            realised = sum(int(delta.count_nonzero()) for delta in self.delta(v).values())
+            return {"expected_l0": float(self.expected(v)), "realised_l0": float(realised)}
+
+    def advance(self, sites: Sites, frozen: Params, v: Params, birth: Params) -> dict[str, Tensor]:
+        """Cut to the K largest |δ|; where fewer gates are open, those that were nearest to it are opened."""
+        import torch
+
+        from adaptree.core import sparse
+
+        with torch.no_grad():
+            delta = self.delta(v)
+            score = {name: d.abs() for name, d in delta.items()}
+            if sum(int(d.count_nonzero()) for d in delta.values()) < self.size(sites, frozen):
+                closed = {n: v[DELTA + n].abs() * torch.sigmoid(v[GATE + n]) for n in delta}
+                score = {n: torch.where(d != 0, torch.inf, closed[n]) for n, d in delta.items()}
+            at = self.cut(sites, frozen, score)
+            return {POSITIONS: sparse.encode(at), VALUES: self.take(frozen, delta, at).float()}
+
+    def rate(self, name: str) -> float:
+        """Gates have far to go, from 5 to below 0: a learning rate of 0.1, as in the authors' code."""
+        return 0.1 / self.lr if name.startswith((GATE, GROUP)) else super().rate(name)

@@ -1,0 +1,38 @@
+"""The weights that moved most in a fine-tuning, trained again from the start (Ansell et al. 2022)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from adaptree.methods.method import Params
+from adaptree.methods.sparse import DELTA, POSITIONS, VALUES, Cut
+from adaptree.sites import Sites
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class LotteryTicket(Cut):
+    """Fine-tune everything, keep the K weights with the largest |δ|, rewind, and fine-tune only those (§3.1)."""
+
+    name: ClassVar[str] = "lt_sft"
+    paper: ClassVar[str] = "Ansell et al. 2022, Composable Sparse Fine-Tuning for Cross-Lingual Transfer"
+    trains: ClassVar[str] = "a few weights anywhere in the base, chosen by what moved; the head"
+    choose: ClassVar[str] = "For tasks that are added to others, of a language for instance; trains twice."
+
+    def init(self, sites: Sites, model: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
+        import torch
+
+        frozen = dict(model.named_parameters())
+        self.size(sites, frozen)  # what cannot be kept is said before the training, not after it
+        return {DELTA + name: torch.zeros(frozen[name].shape) for name in self.touched(sites, frozen)}
+
+    def advance(self, sites: Sites, frozen: Params, v: Params, birth: Params) -> dict[str, Tensor]:
+        from adaptree.core import sparse
+
+        at = self.cut(sites, frozen, {name: delta.abs() for name, delta in self.delta(v).items()})
+        head = {name: tensor for name, tensor in birth.items() if name.startswith("head.")}
+        return {POSITIONS: sparse.encode(at), VALUES: at.new_zeros(len(at)).float(), **head}

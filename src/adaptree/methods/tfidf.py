@@ -1,0 +1,73 @@
+"""Bag of words: the baseline outside the base, which belongs in every table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from adaptree.errors import MethodError
+from adaptree.methods.method import Method, Params, check_number
+from adaptree.sites import Sites
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Tfidf(Method):
+    """TF-IDF over words and word pairs with a linear model: logistic regression, or ridge for numbers."""
+
+    name: ClassVar[str] = "tfidf"
+    main: ClassVar[str] = "c"
+    paper: ClassVar[str] = "Spärck Jones 1972; the papers' no-BERT baseline"
+    trains: ClassVar[str] = "a weight per word and label; nothing of the base"
+    choose: ClassVar[str] = "First: seconds to train, and sometimes enough."
+    lr: ClassVar[float] = 1.0  # never used: it learns at once
+    outside: ClassVar[bool] = True
+    mixes: ClassVar[bool] = False
+
+    c: float = 10.0
+    """Inverse strength of the regularisation."""
+    ngrams: int = 2
+    """Longest run of words that counts as one."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number(self.name, "c", self.c, float, 1e-6)
+        check_number(self.name, "ngrams", self.ngrams, int, 1)
+        if self.layers is not None:
+            raise MethodError("tfidf: it has no layers.", hint="Leave layers out.")
+
+    def learn(self, texts: Sequence[Any], targets: Sequence[Any], classes: int) -> dict[str, Tensor]:
+        """The words, their weights and the linear model's, as tensors; 0 classes are a regression."""
+        import torch
+
+        from adaptree.core import bag
+
+        found = bag.fit(texts, targets, classes, c=self.c, ngrams=self.ngrams)
+        if found is None:
+            raise MethodError("tfidf: there is not one word in these texts that could tell the labels apart.")
+        words = np.frombuffer("\n".join(found.words).encode(), dtype=np.uint8)
+        numbers = {"tfidf.idf": found.idf, "head.weight": found.coefficients, "head.bias": found.intercept}
+        v = {name: torch.from_numpy(values.astype(np.float32)) for name, values in numbers.items()}
+        return {"tfidf.words": torch.from_numpy(words.copy()), **v}
+
+    def logits(self, v: Params, texts: Sequence[Any]) -> Tensor:
+        """(texts, labels)"""
+        import torch
+
+        from adaptree.core.bag import Bag
+
+        words = bytes(v["tfidf.words"].numpy()).decode().split("\n")
+        idf, weight, bias = (v[name].double().numpy() for name in ("tfidf.idf", "head.weight", "head.bias"))
+        return torch.from_numpy(Bag(words, idf, weight, bias, self.ngrams).scores(texts)).float()
+
+    def init(self, sites: Sites, model: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
+        raise MethodError("tfidf has nothing to put into a model.", hint="Use adaptree.train(…, method='tfidf').")
+
+    def count(self, sites: Sites, model: nn.Module) -> dict[str, int]:
+        return {"adapters": 0, "norms": 0}
