@@ -227,7 +227,12 @@ def _background(world: dict[str, Path], store: Path, *more: str) -> subprocess.P
     args = ["train", str(world["data"]), "--name", "long", "--epochs", "400", "--patience", "400", "--threads", "1"]
     args += ["--base", str(world["base"]), "--store", str(store), *more]
     return subprocess.Popen(
-        [sys.executable, "-m", "adaptree", *args], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "adaptree", *args],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        # A shell that starts us in the background has us ignore Ctrl-C, and so would our child.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
