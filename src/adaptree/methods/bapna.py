@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from adaptree.methods.bottleneck import Bottleneck, part
-from adaptree.methods.method import Action, Before, Params
+from adaptree.methods.bottleneck import Bottleneck
+from adaptree.methods.method import Action, Before, Params, part
 from adaptree.sites import Sites
 
 if TYPE_CHECKING:

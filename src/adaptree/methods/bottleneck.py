@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from adaptree.errors import MethodError
-from adaptree.methods.method import Action, Before, Method, Params, check_choice, check_number
+from adaptree.methods import norms
+from adaptree.methods.method import Action, Before, Method, Params, check_choice, check_number, part
 from adaptree.sites import Norm, Site, Sites
 
 if TYPE_CHECKING:
@@ -57,14 +58,11 @@ class Bottleneck(Method):
         for site in self._sites(sites):
             born = self._born(site.width, self.width(site), generator, sites.dtype)
             v |= {f"{site.name}.{key}": tensor for key, tensor in born.items()}
-        for norm in self._norms(sites):
-            module = model.get_submodule(norm.path)
-            v |= {f"norm.{norm.path}.{key}": p.detach().clone() for key, p in module.named_parameters(recurse=False)}
-        return v
+        return v | norms.init(self._norms(sites), model)
 
     def plan(self, sites: Sites, v: Params) -> dict[str, Action | Before]:
         plan: dict[str, Action | Before] = {site.path: self._adapt(part(v, site.name)) for site in self._sites(sites)}
-        return plan | {norm.path: _renorm(part(v, f"norm.{norm.path}")) for norm in self._norms(sites)}
+        return plan | norms.plan(self._norms(sites), v)
 
     def _adapt(self, p: Mapping[str, Tensor]) -> Action:
         return lambda module, args, h: self._change(h, p)
@@ -92,18 +90,3 @@ class Bottleneck(Method):
         from adaptree.core import bottleneck
 
         return bottleneck.count(d, m)
-
-
-def part(v: Params, name: str) -> dict[str, Tensor]:
-    """The weights under a name, by their last word."""
-    prefix = name + "."
-    return {key[len(prefix) :]: tensor for key, tensor in v.items() if key.startswith(prefix)}
-
-
-def _renorm(p: Mapping[str, Tensor]) -> Action:
-    from adaptree.core import norms
-
-    def action(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
-        return norms.apply(module, args[0], p["weight"], p.get("bias"))
-
-    return action

@@ -144,7 +144,9 @@ def parse(spelling: str | Method, **changes: Any) -> Method:
         if name not in METHODS:
             load_plugins()
         if name not in METHODS:
-            raise MethodError(f"no method '{name}'.", hint=near(name, METHODS) or f"There are: {', '.join(METHODS)}.")
+            raise MethodError(
+                f"no method '{name}'.", hint=near(name, METHODS) or f"There are: {', '.join(sorted(METHODS))}."
+            )
         values = {METHODS[name].main: _read(number)} if number else dict(_pairs(spelling, inside or ""))
     cls = METHODS[name]
     values |= changes

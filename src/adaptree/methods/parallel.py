@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from adaptree.errors import MethodError
-from adaptree.methods.bottleneck import Bottleneck, part
-from adaptree.methods.method import Action, Before, Params, check_number
+from adaptree.methods.bottleneck import Bottleneck
+from adaptree.methods.method import Action, Before, Params, check_number, part
 from adaptree.sites import Linear, Site, Sites
 
 if TYPE_CHECKING:
