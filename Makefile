@@ -1,10 +1,11 @@
 # The README's commands. `make demo` and `make test` set up all that they need, in .venv.
 VENV   := .venv
 PY     := $(VENV)/bin/python
-PIP    := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP    := python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PYTEST ?= -n 2
+PEERS  := $(VENV)/peers
 
-.PHONY: demo test lint types format build clean
+.PHONY: demo test peers lint types format build clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -12,6 +13,10 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.developing
 	$(PY) -m pytest $(PYTEST)
+
+# What adapters and peft compute, in an environment of their own, for the tests that compare us with them.
+peers: $(PEERS)/numbers/.made
+	@echo 'ADAPTREE_PEERS=$(PEERS)/numbers make test'
 
 lint: $(VENV)/.developing
 	$(VENV)/bin/ruff check .
@@ -34,10 +39,21 @@ clean:
 # torch comes first and pinned: alone, a later package would fetch the build with CUDA.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(PY) || python3 -m venv $(VENV)
-	$(PIP) torch
-	$(PIP) --editable .
+	$(VENV)/bin/$(PIP) torch
+	$(VENV)/bin/$(PIP) --editable .
 	touch $@
 
 $(VENV)/.developing: $(VENV)/.installed
-	$(PIP) --editable '.[dev]'
+	$(VENV)/bin/$(PIP) --editable '.[dev]'
+	touch $@
+
+$(PEERS)/.installed: tests/peers/requirements.txt constraints.txt
+	python3 -m venv $(PEERS)
+	$(PEERS)/bin/$(PIP) torch
+	$(PEERS)/bin/$(PIP) --requirement tests/peers/requirements.txt
+	touch $@
+
+$(PEERS)/numbers/.made: $(PEERS)/.installed tests/peers/models.py tests/peers/make_bottleneck.py tests/peers/make_lora.py
+	$(PEERS)/bin/python tests/peers/make_bottleneck.py $(PEERS)/numbers
+	$(PEERS)/bin/python tests/peers/make_lora.py $(PEERS)/numbers
 	touch $@

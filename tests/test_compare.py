@@ -20,6 +20,7 @@ from adaptree.compare.rows import sample
 from adaptree.data.table import load
 from adaptree.errors import DataError, MethodError, UsageError
 from adaptree.store import Store
+from tests import browser
 from tests.bases import tiny_base, words_csv
 
 TWO = ["houlsby:4", "pfeiffer:2"]
@@ -238,7 +239,7 @@ def test_a_sample_has_every_label_and_is_always_the_same(tmp_path: Path) -> None
 def test_a_sample_is_stated(run: Callable[..., dict[str, Any]], ran: list[str], tmp_path: Path) -> None:
     said: list[dict[str, Any]] = []
     result = run("pfeiffer:2", seeds=1, rows=30, on_event=said.append)
-    assert (result["data"]["train"], result["data"]["of"], result["data"]["validation"]) == (30, 72, 18)
+    assert (result["data"]["train"], result["data"]["of"], result["data"]["validation"]) == (30, 72, 15)
     assert any("30 of the 72" in event.get("text", "") for event in said)
     assert "30 rows to train on of 72, a sample drawn with seed 0" in (tmp_path / "out" / "table.md").read_text()
 
@@ -264,6 +265,9 @@ def test_pareto_front_of_hand_made_points() -> None:
 
 def test_labels_are_the_shortest_spelling() -> None:
     assert cells.label_of("houlsby(size=64)") == "houlsby:64"
+    assert cells.label_of("ia3") == "ia3"
+    assert cells.label_of("bitfit") == "bitfit"
+    assert cells.label_of("lt_sft:0.01") == "lt_sft:0.01"
     assert cells.label_of("houlsby(size=64, layers=top:2)") == "houlsby(size=64, layers=top:2)"
 
 
@@ -301,6 +305,20 @@ def test_a_figure_can_be_drawn_of_any_comparison(points: list[dict[str, Any]], f
     assert 'src="http' not in page
     assert all(point["label"] in page for point in points)
     assert ("full fine-tuning 0.850" in page) is full
+
+
+@browser.needed
+def test_the_page_draws_itself_in_a_browser_without_the_network(tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    points = [spot("houlsby:64", 1000, 0.8, front=True), spot("full", 9000, 0.82), spot("head", 30, 0.5)]
+    plots.tradeoff(points, FLOORS, tmp_path, metric="accuracy", title="words on tiny", base=10_000)
+    page = (tmp_path / "figure.html").read_text()
+    assert "main-svg" not in page.partition("<body>")[2].rpartition("<div")[2], "it is drawn by its script"
+    shown = browser.dom(tmp_path / "figure.html", tmp_path / "profile")
+    assert '<svg class="main-svg"' in shown
+    drawn = shown[shown.index('<svg class="main-svg"') :]
+    assert all(point["label"] in drawn for point in points)
+    assert "words on tiny" in drawn
 
 
 def test_labels_do_not_lie_on_each_other() -> None:
@@ -345,4 +363,4 @@ def test_tfidf_is_run_once_and_is_the_floor(run: Callable[..., dict[str, Any]], 
     assert bag["scores"]["test"]["mean"] == pytest.approx(result["floors"]["tfidf"]["test"])
     assert not bag["pareto"]
     assert [line["name"] for line in report.lines(result)] == ["tfidf", "majority"]
-    assert next(row["method"].strip() for row in report.table(result)) == "tfidf:10"
+    assert next(row["method"].strip() for row in report.table(result)) == "tfidf"

@@ -27,6 +27,19 @@ def adapter(h: Tensor, v: Weights, site: str, activation: str) -> Tensor:
     return torch.einsum("btm,md->btd", x, v[f"{site}.up"]) + v[f"{site}.up_bias"] + h
 
 
+def closing(h: Tensor, x: Tensor, w: Weights, v: Weights, layer: int, name: str, both: bool, act: str) -> Tensor:
+    """The end of a post-norm layer, from its feed-forward output h and the residual x.
+
+    Houlsby: the adapter on h, then add and norm. MAD-X: r = h + x, adapted as U(ReLU(D(LN(r)))) + r, then the norm.
+    """
+    site, eps = f"{layer}.feedforward", 1e-12
+    if both:
+        return norm(adapter(h, v, site, act) + x, w, v, name, eps)
+    r = h + x
+    normed = norm(r, w, v, name, eps)
+    return norm(adapter(normed, v, site, act) - normed + r, w, v, name, eps)
+
+
 def gelu(x: Tensor) -> Tensor:
     return x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))
 
@@ -72,7 +85,7 @@ def bert(
         h = adapter(h, v, f"{i}.attention", act) if both else h
         x = norm(h + x, w, v, f"{at}.attention.output.LayerNorm", eps)
         h = linear(gelu(linear(x, w, f"{at}.intermediate.dense")), w, f"{at}.output.dense")
-        x = norm(adapter(h, v, f"{i}.feedforward", act) + x, w, v, f"{at}.output.LayerNorm", eps)
+        x = closing(h, x, w, v, i, f"{at}.output.LayerNorm", both, act)
     return x
 
 
@@ -95,7 +108,7 @@ def distilbert(w: Weights, v: Weights, both: bool, act: str, ids: Tensor, mask: 
         h = adapter(h, v, f"{i}.attention", act) if both else h
         x = norm(h + x, w, v, f"{at}.sa_layer_norm", eps)
         h = linear(gelu(linear(x, w, f"{at}.ffn.lin1")), w, f"{at}.ffn.lin2")
-        x = norm(adapter(h, v, f"{i}.feedforward", act) + x, w, v, f"{at}.output_layer_norm", eps)
+        x = closing(h, x, w, v, i, f"{at}.output_layer_norm", both, act)
     return x
 
 

@@ -97,7 +97,7 @@ class Both(Adapters):
 
 class Multiplied(Adapters):
     def sublayer(self, site: str, x: Tensor, y: Tensor) -> Tensor:
-        return y + y * self.affine(gelu(self.affine(y, f"{site}.down")), f"{site}.up")
+        return y + y * self.affine(gelu(self.affine(x, f"{site}.down")), f"{site}.up")
 
 
 def bert(w: Weights, v: Weights, adapters: Adapters, ids: Tensor, mask: Tensor) -> Tensor:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptree import metrics
 from adaptree.data.columns import Columns, guess
 from adaptree.data.read import rows as read_rows
-from adaptree.data.split import overlap, split
+from adaptree.data.split import overlap, split, split_again
 from adaptree.data.table import Kind, Table, as_text, load
 from adaptree.errors import DataError, TrainingError, UsageError, near
 from adaptree.methods import Method, parse
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from adaptree.data.encode import Encoder
     from adaptree.heads import Prediction
     from adaptree.store import Store
+    from adaptree.training.loop import Fit
+    from adaptree.training.search import Trial
 
 Source = str | Path | Iterable[Mapping[str, Any]]
 Event = dict[str, Any]
@@ -71,6 +73,8 @@ def train(
     encoding: str = "utf-8",
     store: Store | str | Path | None = None,
     resume: bool = False,
+    fast: bool = False,
+    search: int | None = None,
     baselines: bool = True,
     device: str = "auto",
     threads: int | None = None,
@@ -81,7 +85,9 @@ def train(
 ) -> Bound:
     """Turn labelled data into a task over a base; with a `store` it is kept there and a stopped run can be resumed.
 
-    `settings` are the fields of `adaptree.training.settings.Settings`. Events (dicts) tell `on_event` how it goes.
+    `fast` trains only the top layers, on states of the lower ones that are computed once. `search` first tries so many
+    settings on a part of the training rows. `settings` are the fields of `adaptree.training.settings.Settings`. Events
+    (dicts) tell `on_event` how it goes.
     """
     from adaptree.store import Store
 
@@ -110,6 +116,7 @@ def train(
     from adaptree.training import checkpoint
     from adaptree.training.finish import Part, finish
     from adaptree.training.loop import fit
+    from adaptree.training.search import search as run_search
 
     folder = None if store is None else run_folder(store, name)
     if folder is not None:
@@ -122,6 +129,8 @@ def train(
     if tester is not None:
         parts["test"] = Part(tester, np.arange(len(tester)))
     base = base_of(base, device, threads, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
+    if fast:
+        how = _fast(how, base, on_event)
     how.chosen(base.host.sites)
     chosen = asked.resolved(
         rows=len(parts["train"]),
@@ -149,12 +158,25 @@ def train(
             "settings": chosen.to_dict(),
         }
     )
+    train_part, validation_part = (source, parts["train"].rows), (checker, parts["validation"].rows)
+    tried: list[Trial] = []
+    if search is not None:
+        first, held = split_again(table, parts["train"].rows, seed=chosen.seed)
+
+        def trial(method: Method, settings: Settings, watch: Callable[[Event], None]) -> Fit:
+            rest = (train_part, validation_part)  # one trunk for the search and for what follows it
+            return fit(base, method, goal, (source, first), (source, held), settings, cover=rest, on_event=watch)
+
+        how, chosen, tried = run_search(
+            search, how, chosen, base.width, trial, folder=folder, resume=resume, on_event=on_event
+        )
+        resume = resume and folder is not None and checkpoint.read(folder) is not None
     fitted = fit(
         base,
         how,
         goal,
-        (source, parts["train"].rows),
-        (checker, parts["validation"].rows),
+        train_part,
+        validation_part,
         chosen,
         folder=folder,
         resume=resume,
@@ -168,13 +190,29 @@ def train(
     cut = source.truncated + (0 if other is None else checker.truncated)
     if cut:
         on_event(_note(f"{cut:,} texts are longer than {chosen.max_length} tokens and were cut (--max-length)."))
-    task = finish(name, base, how, fitted, chosen, parts, truncated=cut, extra=goal.extra(), compare=baselines)
+    extra = goal.extra() | ({"search": [asdict(each) for each in tried]} if tried else {})
+    task = finish(name, base, how, fitted, chosen, parts, truncated=cut, extra=extra, compare=baselines)
     if store is not None and folder is not None:
         task = store.add(task)
         _remember(store, base)
         if fitted.finished:
             checkpoint.remove(folder)
     return base.bind(task)
+
+
+def _fast(method: Method, base: Base, on_event: Callable[[Event], None]) -> Method:
+    """The same method in the top third of the layers: docs/performance.md has the curve that says so."""
+    if method.layers is not None:
+        raise UsageError(
+            f"--fast chooses the layers, and {method} says which.", hint="Leave out --fast, or the layers."
+        )
+    depth = base.host.sites.depth
+    if method.outside or method.lowest(base.host.sites):
+        on_event(_note(f"--fast changes nothing: {method.name} leaves the lower layers alone already."))
+        return method
+    top = max(1, round(depth / 3))
+    on_event(_note(f"--fast: only the top {top} of {depth} layers are trained; those below are computed once."))
+    return parse(method, layers=f"top:{top}")
 
 
 def run_folder(store: Store, name: str) -> Path:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from adaptree import cache, heads
+from adaptree import cache, compose, heads
 from adaptree.data.batch import collate, group
 from adaptree.data.encode import Encoder, Row
 from adaptree.errors import BaseError, TaskCorrupt, UsageError, WrongBase
@@ -59,43 +59,50 @@ class Base:
     def hidden(self, rows: Sequence[Row], host: Host | None = None) -> tuple[Tensor, Tensor]:
         """Last hidden states and mask of some encoded rows, in this base or in a tree of it."""
         inputs = collate(rows, self.encoder.pad_id, self.device)
-        return (host or self.host).backbone(**inputs).last_hidden_state, inputs["attention_mask"]
+        host = host or self.host
+        if host.feed is not None:
+            host.feed(rows)
+        return host.backbone(**inputs).last_hidden_state, inputs["attention_mask"]
 
-    def bind(self, task: Task) -> Bound:
-        """The base with this task: predicts, and leaves both as they are."""
-        return Bound(self, task)
+    def bind(self, task: Task, *, on: Sequence[Task] = ()) -> Bound:
+        """The base with this task, and with others below it if asked for: predicts, and leaves all as they are."""
+        return Bound(self, task, on=on)
 
     def __repr__(self) -> str:
         return f"Base({self.name}: {self.host.sites.architecture}, {self.host.sites.depth} layers, {self.width} wide)"
 
 
 class Bound:
-    """A base and a task on it."""
+    """A base and a task on it, whose head answers; `on` are tasks below it, the lowest first, heads left aside."""
 
-    def __init__(self, base: Base, task: Task) -> None:
-        record = task.record
-        if record.base.get("fingerprint") != base.fingerprint:
-            raise WrongBase(
-                f"the task '{record.name}' was trained on another base, {record.base.get('name')}, not on {base.name}.",
-                hint=f"Load that one: --base {record.base.get('name')}",
-            )
+    def __init__(self, base: Base, task: Task, *, on: Sequence[Task] = ()) -> None:
         self.base = base
         self.task = task
-        self.kind = heads.for_record(record)
+        self.kind = heads.for_record(task.record)
         self.truncated = 0
         """How many texts were longer than the task takes, and cut."""
-        self._v = {name: tensor.to(base.device) for name, tensor in task.weights.items()}
+        parts = [self._part(each) for each in (*on, task)]
+        self.method, self._v = parts[-1]
         try:
-            self.method = parse(record.method)
-            self._plan, self._host = self._place(self.method)
+            self._plan, self._host = self._place(parts)
         except KeyError as error:
-            raise TaskCorrupt(f"the task '{record.name}' lacks the weight {error}.", hint="Train it again.") from error
+            names = " or ".join(f"'{each.record.name}'" for each in (*on, task))
+            raise TaskCorrupt(f"the task {names} lacks the weight {error}.", hint="Train it again.") from error
 
-    def _place(self, method: Method) -> tuple[Plan | None, Host | None]:
-        """The plan to run on the base itself; or, for a method with weights of its own, a tree that has them."""
+    def _part(self, task: Task) -> tuple[Method, dict[str, Tensor]]:
+        record = task.record
+        if record.base.get("fingerprint") != self.base.fingerprint:
+            raise WrongBase(
+                f"the task '{record.name}' was trained on another base, {record.base.get('name')}, "
+                f"not on {self.base.name}.",
+                hint=f"Load that one: --base {record.base.get('name')}",
+            )
+        return parse(record.method), {name: tensor.to(self.base.device) for name, tensor in task.weights.items()}
+
+    def _place(self, parts: list[tuple[Method, dict[str, Tensor]]]) -> tuple[Plan | None, Host | None]:
+        """The plan to run on the base itself; or, for methods with weights of their own, a tree that has them."""
         host = self.base.host
-        plan = method.plan(host.sites, self._v)
-        weights = method.weights(host.sites, host.frozen, self._v)
+        plan, weights = compose.together(host.sites, host.frozen, parts)
         if not weights:
             return host.hook(plan), None
         tree = Host(share(host.model), host.architecture)

@@ -5,6 +5,7 @@
     AdaptreeError                 could not (exit 1)
     ├── UsageError                asked for something that cannot be (exit 2)
     │   ├── MethodError           a method's spelling, or a number in it
+    │   ├── CompositionError      tasks that have no meaning together
     │   └── BadName               a task's name
     ├── DataError                 a data file, or a row of it
     ├── BaseError                 the pretrained model
@@ -41,6 +42,10 @@ class UsageError(AdaptreeError):
 
 
 class MethodError(UsageError):
+    pass
+
+
+class CompositionError(UsageError):
     pass
 
 

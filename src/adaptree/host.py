@@ -6,7 +6,7 @@ import contextlib
 import copy
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from adaptree.core import bottleneck, norms
 from adaptree.errors import UnknownArchitecture
-from adaptree.methods import Action, Before, Plan
+from adaptree.methods import Action, Before, Plan, Step
 from adaptree.methods.method import Inputs
 from adaptree.sites import Architecture, Sites, backbone_of, find
 
@@ -57,6 +57,11 @@ def without_dropout(module: nn.Module) -> None:
                 setattr(part, name, 0.0)
 
 
+def _steps(entry: Step | tuple[Step, ...] | None) -> tuple[Step, ...]:
+    """What a plan says for a module, as the steps in their order."""
+    return entry if isinstance(entry, tuple) else () if entry is None else (entry,)
+
+
 class Listener:
     """The hook on one module of a host's model: it does what the plan of the moment says for that module."""
 
@@ -65,12 +70,18 @@ class Listener:
         self.path = path
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
-        action = self.host.current().get(self.path)
-        return None if action is None or isinstance(action, Before) else action(module, args, output)
+        changed = None
+        for step in _steps(self.host.current().get(self.path)):
+            if not isinstance(step, Before):
+                changed = output = step(module, args, output)
+        return changed
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inputs | None:
-        action = self.host.current().get(self.path)
-        return action.look(module, args, kwargs) if isinstance(action, Before) else None
+        changed = None
+        for step in _steps(self.host.current().get(self.path)):
+            if isinstance(step, Before) and (seen := step.look(module, args, kwargs)) is not None:
+                changed = args, kwargs = seen
+        return changed
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Listener:
         return self  # a copied model is listened to by the same host; `share` leaves listeners behind
@@ -88,6 +99,8 @@ class Host:
         self.override: ContextVar[Plan | None] = ContextVar("plan", default=None)
         self.frozen: dict[str, Tensor] = dict(self.backbone.named_parameters())
         """The backbone's own parameters, whatever stands in their place."""
+        self.feed: Callable[[Sequence[Any]], None] | None = None
+        """Told the rows of a pass just before it, where states are kept for them."""
         self._hooks: dict[str, torch.utils.hooks.RemovableHandle] = {}
         self._hooking = threading.Lock()
         self._places: dict[str, list[tuple[nn.Module, str]]] | None = None
@@ -96,12 +109,12 @@ class Host:
     def hook(self, plan: Plan) -> Plan:
         """Make sure that every module which the plan names is listened to."""
         with self._hooking:  # two threads that hook one module would run a plan there twice
-            for path, action in plan.items():
-                key = f"{path} (before)" if isinstance(action, Before) else path
+            for path, step in ((path, step) for path, entry in plan.items() for step in _steps(entry)):
+                key = f"{path} (before)" if isinstance(step, Before) else path
                 if key not in self._hooks:
                     module = self.backbone.get_submodule(path)
                     listener = Listener(self, path)
-                    if isinstance(action, Before):
+                    if isinstance(step, Before):
                         self._hooks[key] = module.register_forward_pre_hook(listener.before, with_kwargs=True)
                     else:
                         # In front: what the model itself listens with (hidden states, attentions) hears the task too.

@@ -31,8 +31,11 @@ class Stack:
     feedforward: str
     cross: str | None = None
     norms: tuple[str, ...] = ()
+    closing: str | None = None
+    """The norm of the sum that the feed-forward output goes into, where the layer ends with one (post-norm)."""
     linears: Mapping[str, str] = field(default_factory=dict)
-    """By role: query, key, value (or qkv, the three in one), output; gate, up, down of the feed-forward part."""
+    """By role: query, key, value (or qkv, the three in one) and output, of cross attention with cross_ in front; gate,
+    up and down of the feed-forward part."""
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
 
@@ -63,6 +66,7 @@ def _bert(**changes: Any) -> Architecture:
         "attention": "attention.output.dropout",
         "feedforward": "output.dropout",
         "norms": ("attention.output.LayerNorm", "output.LayerNorm"),
+        "closing": "output.LayerNorm",
         "before": ("embeddings.LayerNorm",),
         "linears": {
             "query": "attention.self.query",
@@ -96,6 +100,20 @@ _BART_LINEARS = {
     "output": "self_attn.out_proj",
     "up": "fc1",
     "down": "fc2",
+}
+
+_BART_CROSS = {
+    "cross_query": "encoder_attn.q_proj",
+    "cross_key": "encoder_attn.k_proj",
+    "cross_value": "encoder_attn.v_proj",
+    "cross_output": "encoder_attn.out_proj",
+}
+
+_T5_CROSS = {
+    "cross_query": "layer.1.EncDecAttention.q",
+    "cross_key": "layer.1.EncDecAttention.k",
+    "cross_value": "layer.1.EncDecAttention.v",
+    "cross_output": "layer.1.EncDecAttention.o",
 }
 
 _LLAMA = Architecture(
@@ -161,6 +179,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         attention="attention.out_lin",
         feedforward="ffn.dropout",
         norms=("sa_layer_norm", "output_layer_norm"),
+        closing="output_layer_norm",
         linears={
             "query": "attention.q_lin",
             "key": "attention.k_lin",
@@ -177,6 +196,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
                 attention="attention.output_dropout",
                 feedforward="ffn_output",
                 norms=("attention.LayerNorm", "full_layer_layer_norm"),
+                closing="full_layer_layer_norm",
                 linears={
                     "query": "attention.query",
                     "key": "attention.key",
@@ -219,7 +239,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
                 cross="layer.1.dropout",
                 feedforward="layer.2.dropout",
                 norms=("layer.0.layer_norm", "layer.1.layer_norm", "layer.2.layer_norm"),
-                linears=_t5_linears("layer.2"),
+                linears={**_t5_linears("layer.2"), **_T5_CROSS},
                 after=("decoder.final_layer_norm",),
             ),
         ),
@@ -249,6 +269,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
                 attention="self_attn.out_proj",
                 feedforward="fc2",
                 norms=("self_attn_layer_norm", "final_layer_norm"),
+                closing="final_layer_norm",
                 linears=_BART_LINEARS,
                 before=("encoder.layernorm_embedding",),
             ),
@@ -258,7 +279,8 @@ ARCHITECTURES: Mapping[str, Architecture] = {
                 cross="encoder_attn.out_proj",
                 feedforward="fc2",
                 norms=("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
-                linears=_BART_LINEARS,
+                closing="final_layer_norm",
+                linears={**_BART_LINEARS, **_BART_CROSS},
                 before=("decoder.layernorm_embedding",),
             ),
         ),
@@ -276,6 +298,8 @@ class Site:
     path: str
     width: int
     calls: int
+    closing: str | None = None
+    """The norm of the sum that this output goes into, where the layer ends with it."""
 
     @property
     def name(self) -> str:
@@ -408,7 +432,12 @@ def find(model: nn.Module, architecture: Architecture | None = None) -> Sites:
                         f"the row for '{kind}' names '{inner}', which layer '{path}' does not have.",
                         hint=f"Candidates there: {', '.join(_leaves(modules[path]))}",
                     )
-                sites.append(Site(layer, role, f"{path}.{inner}", width, row.calls(config, layer)))
+                closing = f"{path}.{stack.closing}" if role == "feedforward" and stack.closing else None
+                if closing and closing not in modules:
+                    raise UnknownArchitecture(
+                        f"the row for '{kind}' names '{stack.closing}', which layer '{path}' does not have."
+                    )
+                sites.append(Site(layer, role, f"{path}.{inner}", width, row.calls(config, layer), closing))
             for inner in stack.norms:
                 add_norm(f"{path}.{inner}", layer)
             for role, either in stack.linears.items():

@@ -277,7 +277,7 @@ def _check_fit(task: Task, tuned: Tuned, kind: str) -> None:
 def _head(model: nn.Module) -> dict[str, nn.Parameter]:
     """What a model adds to its backbone and does not share with it; a pretrained output layer over words is no head.
 
-    The pooler is the backbone's, and frozen with it (Houlsby et al., §3.1).
+    The pooler is the backbone's, and frozen with it.
     """
     backbone = backbone_of(model)
     output: nn.Module | None = getattr(model, "get_output_embeddings", lambda: None)()

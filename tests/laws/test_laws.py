@@ -2,140 +2,56 @@
 
 from __future__ import annotations
 
-import os
+import copy
 import re
 import sys
 import threading
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests import tiny
 from torch import Tensor, nn
 
 from adaptree import attach
 from adaptree.errors import AdaptreeError, MethodError
 from adaptree.host import Host
-from adaptree.methods import METHODS, Method, parse
+from adaptree.methods import METHODS
 from adaptree.sites import ARCHITECTURES, backbone_of, find
 from adaptree.tuned import Tuned
+from tests import tiny
+from tests.laws.ground import (
+    CUT,
+    FINISHED,
+    FIXED,
+    LAYERED,
+    REFUSED,
+    SMALL,
+    STAGED,
+    SUBJECTS,
+    advanced,
+    applies,
+    loss,
+    method_of,
+    moved,
+    output,
+    pairs,
+    put,
+    shake,
+    small,
+    state,
+    tune,
+)
 
-# Sizes that are no width of the models, so that a mixed-up axis shows; a method not named here runs at its defaults.
-SMALL: dict[str, dict[str, Any]] = {
-    "houlsby": {"size": 6},
-    "pfeiffer": {"size": 5},
-    "bapna": {"size": 5},
-    "parallel": {"size": 6},
-    "scaled_parallel": {"size": 6},
-    "houlsby_deep": {"size": 6, "depth": 3},
-    "lora": {"rank": 3},
-    "pal": {"size": 12, "heads": 3},
-    "top": {"n": 1},
-}
-
-# Where a method has no place, and what it says then; everything else must work everywhere.
-REFUSED: dict[str, dict[str, str]] = {
-    "head": {"t5-generator": "no head of its own"},
-    "bitfit": dict.fromkeys(
-        ("modernbert", "t5", "t5-encoder", "t5-generator", "llama", "mistral", "qwen3"), "(?i)bias"
-    ),
-    "lora": {"roformer": "linear"},
-    "ia3": {"roformer": "linear|map", "deberta": "head"},
-    "pal": dict.fromkeys(
-        ("gpt2", "llama", "mistral", "qwen2", "qwen3", "t5", "t5-encoder", "t5-generator", "bart", "roformer"), "pal"
-    ),
-    "parallel": {"roformer": "linear|map"},
-    "scaled_parallel": {"roformer": "linear|map"},
-    "houlsby_parallel": {"roformer": "linear|map", **dict.fromkeys(("t5", "t5-generator", "bart"), "layers")},
-}
-
-# Parameters that no gradient reaches: a table of sines.
-FIXED = {"roformer": {"weight.encoder.embed_positions.weight"}}
-
-# Methods that train in stages are not attached but trained by `adaptree.train`: tests/methods has their laws.
-STAGED = [name for name, method in METHODS.items() if method.stages > 1]
-INSIDE = [name for name, method in METHODS.items() if not method.outside and name not in STAGED]
-MIXING = [name for name in INSIDE if METHODS[name].mixes and name != "head"]
+MIXING = [name for name in SUBJECTS if method_of(name).mixes and name != "head"]
 # DeBERTa-v2 with shared keys runs its query and key maps over a table that is one for the whole batch.
 UNMIXED = {("deberta-v2", "lora"), ("deberta-v2", "ia3")}
-LAYERED = [name for name in INSIDE if name not in ("top", "head")]  # these say by themselves which layers
 
-
-# A variant of a method shares its code: it is tried on five architectures of different build, and on all of them with
-# ADAPTREE_LAWS=all in the environment.
-VARIANTS = {name for name in INSIDE if name.startswith("houlsby_")} | {"scaled_parallel", "top", "head"}
-FEW = ("bert", "albert", "deberta-v2", "t5", "gpt2")
-
-
-def applies(case: str, method: str) -> bool:
-    narrow = method in VARIANTS and os.environ.get("ADAPTREE_LAWS") != "all"
-    return case not in REFUSED.get(method, {}) and (not narrow or case in FEW)
-
-
-def pairs(methods: list[str], without: Container[tuple[str, str]] = ()) -> pytest.MarkDecorator:
-    """Every method × every architecture where it applies."""
-    found = [(case, method) for method in methods for case in tiny.CASES if applies(case, method)]
-    return pytest.mark.parametrize(("case", "method"), [pair for pair in found if pair not in without])
-
-
-every_pair = pairs(INSIDE)
-
-
-def small(method: str, **changes: Any) -> Method:
-    return parse(method, **{**SMALL.get(method, {}), **changes})
-
-
-def tune(case: str, method: str | Method, *, head: bool = False, **options: Any) -> tuple[nn.Module, Tuned]:
-    """A model and a task attached to it; features alone need a head to be trained."""
-    model = tiny.model(case, head=head or (method if isinstance(method, str) else method.name) == "head")
-    return model, attach(model, method, architecture=tiny.CASES[case].row, **options)
-
-
-@torch.no_grad()
-def shake(tuned: Tuned, seed: int) -> Tuned:
-    """Move a task's weights to where training might have brought them."""
-    generator = torch.Generator().manual_seed(seed)
-    for p in tuned.parameters():
-        p.add_(0.1 * torch.randn(p.shape, generator=generator))
-    return tuned
-
-
-@torch.no_grad()
-def output(model: nn.Module) -> Tensor:
-    return tiny.output(model, tiny.batch(model))
-
-
-def loss(model: nn.Module) -> Tensor:
-    """A number that depends on every output."""
-    out = tiny.output(model, tiny.batch(model))
-    return (out * torch.randn(out.shape, generator=torch.Generator().manual_seed(7))).sum()
-
-
-def moved(after: Tensor, before: Tensor) -> float:
-    return float((after - before).norm() / before.norm())
-
-
-def state(model: nn.Module) -> dict[str, Any]:
-    """All that attaching could change in a model: bits, places in memory, flags, hooks, modes and settings."""
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    plain = (bool, int, float, str, type(None))
-    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    return {
-        "class": type(model),
-        "keys": list(model.state_dict()),
-        "bits": {name: t.detach().numpy().tobytes() for name, t in tensors.items()},
-        "places": {name: (id(t), t.data_ptr()) for name, t in tensors.items()},
-        "flags": {name: (t.requires_grad, t.grad) for name, t in tensors.items()},
-        "hooks": {path: [len(getattr(m, kind)) for kind in hooks] for path, m in model.named_modules()},
-        "settings": {
-            path: {key: value for key, value in vars(m).items() if isinstance(value, plain)}  # training, p, dropout …
-            for path, m in model.named_modules()
-        },
-    }
+every_pair = pairs(SUBJECTS)
+# Diff pruning goes on from the weights that it has cut: it has a law of its own, below.
+born_pairs = pairs([name for name in SUBJECTS if name != "diff_pruning" + CUT])
 
 
 def test_the_tiny_models_cover_the_whole_table() -> None:
@@ -146,36 +62,37 @@ def test_the_tiny_models_cover_the_whole_table() -> None:
 @pytest.mark.parametrize("method", STAGED)
 def test_a_method_in_stages_is_not_attached(method: str) -> None:
     with pytest.raises(AdaptreeError, match=r"adaptree\.train"):
-        tune("bert", small(method))
+        attach(tiny.model("bert"), small(method))
 
 
 @pytest.mark.parametrize(("method", "case"), [(method, case) for method in REFUSED for case in REFUSED[method]])
 def test_a_method_without_a_place_says_why(case: str, method: str) -> None:
     with pytest.raises(MethodError, match=REFUSED[method][case]):
-        tune(case, small(method))
+        tune(case, method)
 
 
-@every_pair
+@pytest.mark.filterwarnings("ignore:.* is larger than the width 32")
+@born_pairs
 def test_near_identity_at_birth(case: str, method: str) -> None:
-    model, tuned = tune(case, method)
+    model, tuned = tune(case, method, METHODS[method.removesuffix(CUT)]())
     assert moved(output(tuned), output(model)) < 0.05
 
 
-@every_pair
+@born_pairs
 def test_born_at_zero_is_exactly_the_base(case: str, method: str) -> None:
     """A method with no scale of birth is the base as it is born."""
-    scaled = "init_std" in {field.name for field in fields(METHODS[method])}
-    model, tuned = tune(case, small(method, init_std=0.0) if scaled else small(method))
+    scaled = "init_std" in {field.name for field in fields(method_of(method))}
+    model, tuned = tune(case, method, small(method, init_std=0.0) if scaled else None)
     assert torch.equal(output(tuned), output(model))
     assert not torch.equal(output(shake(tuned, 1)), output(model))
     if scaled:
-        assert not torch.equal(output(tune(case, small(method))[1]), output(model))
+        assert not torch.equal(output(tune(case, method)[1]), output(model))
 
 
-@pairs([name for name in INSIDE if name != "head"])  # a head keeps its own dropout
+@pairs([name for name in SUBJECTS if name != "head"])  # a head keeps its own dropout
 def test_the_frozen_base_has_no_dropout_in_training(case: str, method: str) -> None:
-    model, tuned = tune(case, small(method))
-    _, dropping = tune(case, small(method), dropout=True)
+    model, tuned = tune(case, method)
+    _, dropping = tune(case, method, dropout=True)
     at_rest = output(tuned)
     assert not tuned.training
     tuned.train(), dropping.train()
@@ -193,25 +110,27 @@ def test_only_v_changes(case: str, method: str) -> None:
     backbone_of(model).eval()
     next(model.parameters()).requires_grad_(False)
     before = state(model)
-    tuned = attach(model, small(method), architecture=tiny.CASES[case].row)
+    tuned = put(model, case, method)
     assert state(model) == before
     assert tuned.training == model.training
     tuned.train()
-    v = {name: p.detach().clone() for name, p in tuned.named_parameters()}
+    v = {name: t.detach().clone() for name, t in tuned.state_dict().items()}
+    torch.manual_seed(0)
     optimiser = torch.optim.AdamW(tuned.parameters(), lr=1e-2, weight_decay=0.1)
     for _ in range(3):
         optimiser.zero_grad()
         loss(tuned).backward()
         optimiser.step()
     assert state(model) == before
-    same = {name for name, p in tuned.named_parameters() if torch.equal(p, v[name])}
-    assert same - FIXED.get(case, set()) == set()
+    same = {name for name, tensor in tuned.state_dict().items() if torch.equal(tensor, v[name])}
+    assert same - FIXED.get(case, set()) == {name for name, _ in tuned.named_buffers()}, "positions stay"
+    assert {name for name, _ in tuned.named_buffers()} <= {"sparse.positions"}
     assert list(tuned.state_dict()) == list(v)
 
 
-@pairs([name for name in INSIDE if not METHODS[name].dynamic])  # a dynamic method's sums are tensors of their own
+@pairs([name for name in SUBJECTS if not method_of(name).dynamic])  # a dynamic method's sums are tensors of their own
 def test_the_base_is_in_memory_once(case: str, method: str) -> None:
-    model, tuned = tune(case, small(method), head=True)
+    model, tuned = tune(case, method, head=True)
     own = {p.data_ptr() for p in tuned.parameters()}
     base = {p.data_ptr() for p in model.parameters()}
     inside = {p.data_ptr() for p in tuned.base_model.parameters()}
@@ -221,17 +140,19 @@ def test_the_base_is_in_memory_once(case: str, method: str) -> None:
 
 @every_pair
 def test_every_trained_tensor_gets_a_gradient(case: str, method: str) -> None:
-    model, tuned = tune(case, small(method), head=True)
+    model, tuned = tune(case, method, head=True)
     shake(tuned, 1).train()  # at birth a factor may be zero, and hold back the other's gradient
-    loss(tuned).backward()
+    torch.manual_seed(0)
+    for _ in range(20 if method == "diff_pruning" else 1):  # in one draw alone a gate may be closed
+        loss(tuned).backward()
     without = {name for name, p in tuned.named_parameters() if p.grad is None or not p.grad.any()}
     assert without - FIXED.get(case, set()) == set()
     assert all(p.grad is None for p in model.parameters())
 
 
-@every_pair
+@pairs(FINISHED)
 def test_count_is_the_formula_and_what_is_trained(case: str, method: str) -> None:
-    _, tuned = tune(case, small(method), head=True)
+    _, tuned = tune(case, method, head=True)
     count = tuned.count()
     trained = {name: p.numel() for name, p in tuned.named_parameters() if p.requires_grad}
     head = sum(n for name, n in trained.items() if name.startswith("head."))
@@ -246,11 +167,11 @@ def test_count_is_the_formula_and_what_is_trained(case: str, method: str) -> Non
         assert count["norms"] == sum(n for name, n in trained.items() if name.startswith("norm."))
 
 
-@every_pair
+@pairs(FINISHED)
 def test_save_and_load_give_the_same_bits(case: str, method: str, tmp_path: Path) -> None:
-    _, tuned = tune(case, small(method), head=True)
+    _, tuned = tune(case, method, head=True)
     shake(tuned, 1).save(tmp_path / "task")
-    model, loaded = tune(case, small(method), head=True, seed=3)
+    model, loaded = tune(case, method, head=True, seed=3)
     assert not torch.equal(output(loaded), output(tuned))
     loaded = attach(model, tmp_path / "task", architecture=tiny.CASES[case].row)
     assert loaded.method == tuned.method
@@ -262,7 +183,7 @@ def test_save_and_load_give_the_same_bits(case: str, method: str, tmp_path: Path
 def test_detach_gives_back_the_very_model(case: str, method: str) -> None:
     model = tiny.model(case, head=True)
     before, bare = state(model), output(model)
-    tuned = shake(attach(model, small(method), architecture=tiny.CASES[case].row), 1)
+    tuned = shake(put(model, case, method), 1)
     inputs = tiny.batch(model)
     assert tuned.detach() is model
     assert state(model) == before
@@ -297,13 +218,19 @@ def layer_outputs(model: nn.Module, case: str) -> list[tuple[int, Tensor]]:
 @pytest.mark.parametrize("layers", ["top:1", "1"])
 @pairs(LAYERED)
 def test_layers_restricts_what_is_touched(case: str, method: str, layers: str) -> None:
-    model, tuned = tune(case, small(method, layers=layers))
+    model, tuned = tune(case, method, small(method, layers=layers))
     backbone = backbone_of(model)
     paths = layer_paths(backbone, case)
     chosen = len(paths) - 1 if layers == "top:1" else 1
     sites = find(backbone, tiny.CASES[case].row)
-    # A weight is named after its layer's number, or after a word and the module or parameter that it stands for.
-    for name in (name for name in tuned.state_dict() if not name.startswith("head.")):
+    # A weight is named after its layer's number, or after a word and the module or parameter that it stands for; of
+    # positions only the method can tell.
+    if "sparse.positions" in tuned.state_dict():
+        named = [f"at.{name}" for name in tuned.method.weights(sites, dict(backbone.named_parameters()), v_of(tuned))]
+    else:
+        named = [name for name in tuned.state_dict() if not name.startswith("head.")]
+    assert named
+    for name in named:
         word, _, path = name.partition(".")
         if word == "shared":  # between layers, however few of them
             continue
@@ -317,24 +244,55 @@ def test_layers_restricts_what_is_touched(case: str, method: str, layers: str) -
     assert not torch.equal(bare[first][1], with_task[first][1])
 
 
+def beside(case: str, subject: str) -> str:
+    """Another method, the next one that this architecture takes; without a head of its own `head` has no weights."""
+    there = [name for name in SUBJECTS if applies(case, name) and name != "head"]
+    later = [name for name in there if SUBJECTS.index(name) > SUBJECTS.index(subject)]
+    return (later or there)[0]
+
+
 @every_pair
-def test_two_tasks_in_two_threads_do_not_meet(case: str, method: str) -> None:
+def test_tasks_in_threads_do_not_meet(case: str, method: str) -> None:
+    """Two of one method, and one of another."""
     model = tiny.model(case, head=method == "head")
-    row = tiny.CASES[case].row
-    tasks = [shake(attach(model, small(method), architecture=row), seed) for seed in (1, 2)]
+    methods = [method, method, beside(case, method)]
+    tasks = [shake(put(model, case, name, seed=i), i) for i, name in enumerate(methods)]
     alone = [output(tuned) for tuned in tasks]
-    assert not torch.equal(*alone)
-    together: list[list[Tensor]] = [[], []]
-    start = threading.Barrier(2)
+    assert not any(torch.equal(alone[i], alone[j]) for i, j in ((0, 1), (1, 2), (0, 2)))
+    together: list[list[Tensor]] = [[], [], []]
+    start = threading.Barrier(3)
 
     def run(i: int) -> None:
         start.wait()
         together[i].extend(output(tasks[i]) for _ in range(4))
 
-    in_threads(run)
-    for i in (0, 1):
+    in_threads(run, 3)
+    for i in range(3):
         assert len(together[i]) == 4
         assert all(torch.equal(out, alone[i]) for out in together[i])
+
+
+@pytest.mark.parametrize("case", tiny.CASES)
+def test_diff_pruning_goes_on_from_the_delta_that_it_cut(case: str) -> None:
+    """What it computes then is the base with the K largest entries of δ written into its weights, bit for bit."""
+    model, row = tiny.model(case), tiny.CASES[case].row
+    first = Tuned(model, small("diff_pruning"), row, False, 0)
+    task = advanced(first, 0)
+    with torch.no_grad():
+        delta = first.method.delta(v_of(first))  # type: ignore[attr-defined]
+        cut = copy.deepcopy(model)
+        own = dict(backbone_of(cut).named_parameters())
+        k = round(0.05 * sum(p.numel() for p in own.values()))
+        least = torch.cat([d.abs().flatten() for d in delta.values()]).sort(descending=True).values[k - 1]
+        for name, d in delta.items():
+            own[name].add_(torch.where(d.abs() >= least, d, 0.0))
+    assert len(task.weights["sparse.values"]) == k
+    assert torch.equal(output(attach(model, task, architecture=row)), output(cut))
+    assert not torch.equal(output(cut), output(model))
+
+
+def v_of(tuned: Tuned) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in tuned.state_dict().items() if not name.startswith("head.")}
 
 
 # DeBERTa-v2 norms its table of relative positions, which is one for the whole batch: rows cannot differ there.
@@ -399,17 +357,18 @@ def test_two_plans_on_one_host_in_two_threads_do_not_meet(method: str) -> None:
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        in_threads(run)
+        in_threads(run, 2)
     finally:
         sys.setswitchinterval(interval)
-    assert {len(module._forward_hooks) for module in model.modules()} == {0, 1}
+    hooks = [hooks for module in model.modules() for hooks in (module._forward_hooks, module._forward_pre_hooks)]
+    assert {len(each) for each in hooks} == {0, 1}
     for i in (0, 1):
         assert all(torch.equal(out, alone[i]) for out in together[i])
         assert len(together[i]) == 4
 
 
-def in_threads(run: Callable[[int], None]) -> None:
-    threads = [threading.Thread(target=run, args=(i,)) for i in (0, 1)]
+def in_threads(run: Callable[[int], None], count: int) -> None:
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -56,7 +56,7 @@ def test_nothing_of_a_batch_is_kept_after_it(method: str) -> None:
         output(model)
     looks = [entry.look for entry in plan.values() if isinstance(entry, Before)]
     boxes = [cell.cell_contents for look in looks for cell in look.__closure__ or ()]  # type: ignore[attr-defined]
-    assert len(boxes) == len(looks) == (6 if method == "houlsby_parallel" else 3)
+    assert len(boxes) == len(looks) == (6 if method.startswith("houlsby") else 3)
     assert all(isinstance(box, threading.local) and not vars(box) for box in boxes)
 
 
@@ -93,9 +93,10 @@ def test_checkpointing_gives_equal_gradients(method: str, case: str, reentrant: 
 
 
 @pytest.mark.parametrize("case", CROSSED)
-def test_beside_cross_attention_is_refused_with_the_reason_and_the_encoder_works(case: str) -> None:
+@pytest.mark.parametrize("method", ["houlsby_parallel", "houlsby_multiplicative"])
+def test_beside_cross_attention_is_refused_with_the_reason_and_the_encoder_works(method: str, case: str) -> None:
     model = tiny.model(case)
-    how = parse("houlsby_parallel", size=6)
+    how = parse(method, size=6)
     for ask in (lambda: how.count(find(model), model), lambda: attach(model, how)):
         with pytest.raises(MethodError, match=r"layer 3 .* has cross attention") as caught:
             ask()

@@ -98,16 +98,17 @@ def test_the_expected_l0_is_that_of_many_draws(structured: bool) -> None:
     assert report["realised_l0"] == realised
 
 
-def test_the_price_of_all_open_gates_is_the_strength() -> None:
+def test_every_open_gate_costs_the_strength() -> None:
     method, _, _, v = world(True, strength=7.0)
+    gates = sum(tensor.numel() for name, tensor in v.items() if name.startswith("gate."))
     for name, tensor in v.items():
         if not name.startswith("delta."):
             tensor.fill_(30.0)
-    assert float(method.penalty(v)) == pytest.approx(7.0)  # type: ignore[arg-type]
+    assert float(method.penalty(v)) == pytest.approx(7.0 * gates)  # type: ignore[arg-type]
     for name, tensor in v.items():
         if name.startswith("group."):
             tensor.fill_(-30.0)
-    assert float(method.penalty(v)) == pytest.approx(0.0, abs=1e-6)  # type: ignore[arg-type]
+    assert float(method.penalty(v)) == pytest.approx(0.0, abs=1e-3)  # type: ignore[arg-type]
 
 
 @both_kinds

@@ -187,17 +187,19 @@ def test_the_second_stage_starts_from_the_bare_base(base: Base, data: Path, monk
 
 @pytest.fixture
 def stops(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Lets a run die after its n-th checkpoint."""
-    from adaptree.training import checkpoint
+    """Lets a run die at the end of its n-th epoch."""
+    from adaptree.training import checkpoint, loop
 
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
     when = {"die": 0, "seen": 0}
     real = checkpoint.write
 
     def write(*args: Any) -> None:
         real(*args)
-        when["seen"] += 1
-        if when["seen"] == when["die"]:
-            raise KeyboardInterrupt
+        if not args[2]["batch"]:
+            when["seen"] += 1
+            if when["seen"] == when["die"]:
+                raise KeyboardInterrupt
 
     monkeypatch.setattr(checkpoint, "write", write)
     return when

@@ -143,6 +143,7 @@ def test_the_attention_beside_really_looks_at_other_tokens(case: str) -> None:
     assert torch.allclose(after[1:], before[1:], atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:.* is larger than the width 32")  # its default size is for real bases
 @torch.no_grad()
 @every_encoder
 def test_near_the_base_at_birth_and_exactly_it_with_no_width(case: str) -> None:

@@ -1,9 +1,6 @@
 """What adapters 1.3 makes of bottlenecks, written down as numbers for tests/peers/test_peer_bottleneck.py.
 
-It needs another transformers than ours, so it runs in an environment of its own:
-
-    python -m venv peers && peers/bin/pip install torch adapters==1.3.0
-    peers/bin/python tests/peers/make_bottleneck.py FOLDER        then: ADAPTREE_PEERS=FOLDER pytest tests/peers
+It runs in the peers' environment: `make peers` makes that and calls this, and says how to test with the numbers.
 
 Each file bottleneck.MODEL.CONFIG.safetensors holds the base's weights (base.*), the adapters' under our names (v.*),
 a padded batch and the last hidden state; its metadata the model's config. Matrices are turned to (inputs, outputs).
@@ -19,45 +16,27 @@ from typing import Any
 
 import adapters
 import torch
-import transformers as tf
 from adapters import BnConfig, DoubleSeqBnConfig, ParBnConfig, SeqBnConfig
 from adapters.methods.modeling import Adapter
+from models import WIDTH, base, batch
 from safetensors.torch import save_file
 
 SIZE = 8
-OURS: dict[str, Any] = {"reduction_factor": 32 / SIZE, "non_linearity": "relu", "mh_adapter": False}
+OURS: dict[str, Any] = {"reduction_factor": WIDTH / SIZE, "non_linearity": "relu", "mh_adapter": False}
 CONFIGS: dict[str, Any] = {
-    "double_seq_bn": DoubleSeqBnConfig(reduction_factor=32 / SIZE),
-    "attention_only": DoubleSeqBnConfig(reduction_factor=32 / SIZE, output_adapter=False),
-    "seq_bn": SeqBnConfig(reduction_factor=32 / SIZE),
-    "seq_bn_before_the_norm": SeqBnConfig(reduction_factor=32 / SIZE, original_ln_before=False),
-    "par_bn": ParBnConfig(reduction_factor=32 / SIZE),
-    "par_bn_unscaled": ParBnConfig(reduction_factor=32 / SIZE, scaling=1.0),
-    "par_bn_both": ParBnConfig(reduction_factor=32 / SIZE, scaling=1.0, mh_adapter=True),
+    "double_seq_bn": DoubleSeqBnConfig(reduction_factor=WIDTH / SIZE),
+    "attention_only": DoubleSeqBnConfig(reduction_factor=WIDTH / SIZE, output_adapter=False),
+    "seq_bn": SeqBnConfig(reduction_factor=WIDTH / SIZE),
+    "seq_bn_before_the_norm": SeqBnConfig(reduction_factor=WIDTH / SIZE, original_ln_before=False),
+    "par_bn": ParBnConfig(reduction_factor=WIDTH / SIZE),
+    "par_bn_unscaled": ParBnConfig(reduction_factor=WIDTH / SIZE, scaling=1.0),
+    "par_bn_both": ParBnConfig(reduction_factor=WIDTH / SIZE, scaling=1.0, mh_adapter=True),
     # A new norm in front, on the layer's output: Bapna & Firat's module has no name there, but can be spelled.
     "layer_output_ln_before": BnConfig(
         **OURS, output_adapter=True, ln_before=True, original_ln_before=True, original_ln_after=False,
         residual_before_ln=False,
     ),
 }  # fmt: skip
-SHAPE = {"vocab_size": 60, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
-
-
-def base(kind: str) -> Any:
-    if kind == "bert":
-        config = tf.BertConfig(
-            **SHAPE, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48,
-            max_position_embeddings=40,
-        )  # fmt: skip
-    else:
-        config = tf.GPT2Config(**SHAPE, n_embd=32, n_layer=3, n_head=4, n_inner=48, n_positions=40)
-    model = tf.AutoModel.from_config(config)
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for p in model.parameters():
-            noise = torch.randn(p.shape, generator=generator)
-            p.copy_(0.15 * noise if p.dim() > 1 else p + 0.2 * noise)
-    return model.eval()
 
 
 def ours(model: Any) -> dict[str, torch.Tensor]:
@@ -84,21 +63,19 @@ def ours(model: Any) -> dict[str, torch.Tensor]:
 
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    ids = torch.randint(3, 60, (4, 7), generator=torch.Generator().manual_seed(2))
-    mask = (torch.arange(7) < torch.tensor([7, 6, 4, 3])[:, None]).long()
-    batch = {"input_ids": ids.masked_fill(mask == 0, 1), "attention_mask": mask}
+    torch.manual_seed(0)
+    inputs = batch()
     for kind in ("bert", "gpt2"):
         for name, config in CONFIGS.items():
             model = base(kind)
             weights = {f"base.{key}": p.detach().clone() for key, p in model.state_dict().items()}
             facts = {"config": json.dumps(model.config.to_dict(), default=str), "adapters": adapters.__version__}
             adapters.init(model)
-            model.add_adapter("task", config=config)
-            model.set_active_adapters("task")
+            model.add_adapter("task", config=config, set_active=True)
             v = ours(model)
             with torch.no_grad():
-                weights["output"] = model.eval()(**batch).last_hidden_state
-            weights |= batch | {key: p.detach() for key, p in v.items()}
+                weights["output"] = model.eval()(**inputs).last_hidden_state
+            weights |= inputs | {key: p.detach() for key, p in v.items()}
             kept = {key: p.contiguous().clone() for key, p in weights.items()}
             save_file(kept, folder / f"bottleneck.{kind}.{name}.safetensors", metadata=facts)
 

@@ -1,10 +1,6 @@
 """What peft computes with LoRA weights, written to files that tests/methods/test_lora.py compares with.
 
-peft lives in an environment of its own. From the project's root:
-
-    python -m venv PEFT && PEFT/bin/pip install -c constraints.txt -e . peft==0.21.2
-    PYTHONPATH=. PEFT/bin/python tests/peers/make_lora.py FOLDER
-    ADAPTREE_PEERS=FOLDER python -m pytest tests/methods/test_lora.py -k peft
+It runs in the peers' environment: `make peers` makes that and calls this, and says how to test with the numbers.
 """
 
 from __future__ import annotations
@@ -14,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from models import DEPTH, base, batch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
-from tests import tiny
 
 TARGETS = {
     "bert": {"query": "encoder.layer.{}.attention.self.query", "value": "encoder.layer.{}.attention.self.value"},
@@ -27,15 +23,15 @@ TARGETS = {
 @torch.no_grad()
 def make(case: str) -> dict[str, torch.Tensor]:
     """The base's weights, the task's (peft keeps its matrices the other way round), inputs, and both outputs."""
-    model: Any = tiny.model(case)
-    inputs = tiny.batch(model, rows=6, tokens=11)
+    model = base(case)
+    inputs = batch()
     kept = {f"base.{name}": p.clone() for name, p in model.state_dict().items()}
     kept["bare"] = model(**inputs).last_hidden_state
     names = [path.rpartition(".")[2] for path in TARGETS[case].values()]
     config = LoraConfig(r=4, lora_alpha=12, target_modules=names, fan_in_fan_out=case == "gpt2")
     tuned: Any = get_peft_model(model, config).eval()
     generator = torch.Generator().manual_seed(1)
-    for i in range(3):
+    for i in range(DEPTH):
         for role, path in TARGETS[case].items():
             module = tuned.base_model.model.get_submodule(path.format(i))
             for key in "AB":
@@ -48,6 +44,6 @@ def make(case: str) -> dict[str, torch.Tensor]:
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
     for case in TARGETS:
         save_file(make(case), folder / f"lora_{case}.safetensors")
-        print(f"wrote {folder / f'lora_{case}.safetensors'}")

@@ -15,7 +15,7 @@ from adaptree import metrics
 from adaptree.errors import TrainingError, UsageError
 from adaptree.fingerprint import fingerprint
 from adaptree.store import Store
-from adaptree.training import checkpoint, loop
+from adaptree.training import checkpoint, finish, loop
 from adaptree.training.settings import Settings, default_epochs, learning_rate
 
 
@@ -184,7 +184,7 @@ def test_a_pair_and_a_text_are_not_taken_for_each_other(base: at.Base) -> None:
 def test_events_tell_how_it_goes(data: Path, base: at.Base) -> None:
     events: list[dict[str, Any]] = []
     train(data, base, on_event=events.append)
-    assert [e["event"] for e in events if e["event"] != "step"] == ["start", "epoch", "epoch", "epoch"]
+    assert [e["event"] for e in events if e["event"] != "step"] == ["start", "note", "epoch", "epoch", "epoch"]
     steps = [e for e in events if e["event"] == "step"]
     assert steps[-1]["seen"] == steps[-1]["total"] == 3 * 96
     assert max(e["lr"] for e in steps) <= 5e-3
@@ -211,3 +211,19 @@ def test_defaults_follow_the_data_the_method_and_the_base() -> None:
         "mean",
     )
     assert metrics.main_metric("regress") == "pearson"
+
+
+@pytest.mark.parametrize("method", ["houlsby:8", "lt_sft:0.02", "full", "head", "lora(rank=2, layers=top:1)", "tfidf"])
+def test_scores_are_of_the_very_logits_that_the_task_gives(
+    data: Path, base: at.Base, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    real, seen = finish.score, []
+
+    def check(bound: Any, part: Any, logits: Any = None) -> Any:
+        assert logits is not None
+        seen.append(torch.equal(logits, bound.logits(part.table.texts(part.rows))))
+        return real(bound, part, logits)
+
+    monkeypatch.setattr(finish, "score", check)
+    train(data, base, method=method)
+    assert seen == [True]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+import warnings
 from typing import Any
 
 
@@ -12,7 +13,9 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command: 0 done, 1 could not, 2 wrong usage; one line says what, why and what to do."""
     args = sys.argv[1:] if argv is None else argv
     try:
-        return _run(args)
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn
+            return _run(args)
     except KeyboardInterrupt:
         _complain("stopped.")
         return 1
@@ -63,6 +66,11 @@ def _run(args: list[str]) -> int:
         first = (str(error).strip().splitlines() or [""])[0]
         _complain(f"unexpected {type(error).__name__}: {first}  Run it again with --debug and report what it prints.")
         return 1
+
+
+def _warn(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+    """A warning is a line for a reader, without the place in the code that it comes from."""
+    print(f"note: {message}", file=sys.stderr)
 
 
 def _complain(line: str) -> None:

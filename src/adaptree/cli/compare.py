@@ -23,7 +23,10 @@ def compare(
     folder: Annotated[
         Path, typer.Option("--out", help="Where everything is kept; done cells there are not run again.")
     ] = Path("comparison"),
-    rows: Annotated[int | None, typer.Option(min=2, help="Train on at most this many rows, a seeded sample.")] = None,
+    rows: Annotated[
+        int | None,
+        typer.Option(min=2, help="Train on at most this many rows, validate on half as many: a seeded sample."),
+    ] = None,
     base: options.BaseOption = "minilm",
     validation: Annotated[str | None, typer.Option(help="Validation file. Default: a fifth of the data.")] = None,
     test: Annotated[str | None, typer.Option(help="Test file, opened when the settings are chosen.")] = None,

@@ -143,6 +143,13 @@ class Progress:
     def _note(self, event: Event) -> None:
         self._line(f"note: {event['text']}")
 
+    def _trial(self, event: Event) -> None:
+        ended = f"stopped after {len(event['course'])} epochs" if event["stopped"] else f"{event['epochs']} epochs"
+        self._line(
+            f"trial {event['number'] + 1}/{event['trials']}  {event['method']}, lr {event['lr']:.2g}, {ended}: "
+            f"{event['metric']} {event['score']:.4f}  {event['seconds']:.0f} s"
+        )
+
     def _start(self, event: Event) -> None:
         settings, columns = event["settings"], event["columns"]
         texts = columns.text + (f" + {columns.pair}" if columns.pair else "")

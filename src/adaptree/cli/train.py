@@ -51,8 +51,17 @@ def train(
     patience: Annotated[int, typer.Option(help="Stop after this many epochs without a better score.")] = 5,
     class_weights: Annotated[bool, typer.Option("--class-weights", help="Give rare labels the same say.")] = False,
     dropout: Annotated[bool, typer.Option("--dropout", help="Keep the base's dropout while training.")] = False,
+    trunk: Annotated[
+        str, typer.Option(help="How states below the lowest trained layer are kept: fp32 (exact), fp16 or off.")
+    ] = "fp32",
     device: options.Device = "auto",
     threads: options.Threads = None,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Train only the top third of the layers; compute the others once.")
+    ] = False,
+    search: Annotated[
+        int | None, typer.Option(min=1, help="First try so many settings (lr, size, epochs) on a part of the data.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped or killed.")] = False,
     tensorboard: Annotated[Path | None, typer.Option(help="Also write the curves to this folder.")] = None,
     trust_remote_code: options.TrustRemoteCode = False,
@@ -81,7 +90,7 @@ def train(
                 resume=resume, device=device, threads=threads, on_event=progress, trust_remote_code=trust_remote_code,
                 allow_pickle=allow_pickle, epochs=epochs, lr=lr, batch_size=batch_size, max_length=max_length,
                 max_steps=max_steps, seed=seed, metric=metric, pooling=pooling, patience=patience,
-                class_weights=class_weights, dropout=dropout,
+                class_weights=class_weights, dropout=dropout, trunk=trunk, fast=fast, search=search,
             )  # fmt: skip
     except KeyboardInterrupt:
         if not any(api.run_folder(where, name).glob("*.safetensors")):

@@ -174,9 +174,11 @@ def _memory(start: bool = False) -> int | None:
 
 
 def label_of(method: str) -> str:
-    """The shortest spelling: houlsby:64 for houlsby(size=64)."""
+    """The shortest spelling: houlsby:64 for houlsby(size=64), ia3 for ia3(scale_init=1.0)."""
     how = parse(method)
     value = getattr(how, how.main, None)
+    if how == type(how)() and (isinstance(value, bool) or not isinstance(value, int)):
+        return how.name
     short = f"{how.name}:{value:g}" if isinstance(value, float) else f"{how.name}:{value}"
     with contextlib.suppress(AdaptreeError):
         return short if value is not None and parse(short) == how else method

@@ -57,6 +57,7 @@ def prepare(
     )
     if validation is None:
         chosen, held = split(table, seed=0)
+        held = sample(table, held, None if most is None else max(most // 2, len(table.labels), 2))
         other = table
     else:
         other = load(validation, encoding=encoding, like=table)

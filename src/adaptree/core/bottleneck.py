@@ -45,7 +45,7 @@ def beside(y: Tensor, x: Tensor, p: Mapping[str, Tensor], activation: str = "rel
 
 
 def norm_first(h: Tensor, p: Mapping[str, Tensor], activation: str = "relu") -> Tensor:
-    """Bapna & Firat 2019, eq. 1-3: h + up(act(down(LN(h)))); the norm is d wide."""
+    """Bapna & Firat 2019: h + up(act(down(LN(h)))); the norm is d wide."""
     return h + branch(layer_norm(h, p), p, activation)
 
 
@@ -64,9 +64,9 @@ def deep(h: Tensor, p: Mapping[str, Tensor], activation: str = "gelu") -> Tensor
     return h + (z @ p["up"] + p["up_bias"])
 
 
-def multiply(h: Tensor, p: Mapping[str, Tensor], activation: str = "gelu") -> Tensor:
-    """Houlsby et al. 2019, §3.6, "a multiplicative interaction": h ⊙ (1 + up(act(down(h))))."""
-    return h * (1 + branch(h, p, activation))
+def multiply(y: Tensor, x: Tensor, p: Mapping[str, Tensor], activation: str = "gelu") -> Tensor:
+    """Houlsby et al. 2019, §3.6, parallel "with a multiplicative interaction": y ⊙ (1 + up(act(down(x)))), y = f(x)."""
+    return y * (1 + branch(x, p, activation))
 
 
 def layer_norm(x: Tensor, p: Mapping[str, Tensor]) -> Tensor:
@@ -82,7 +82,7 @@ def init(
     generator: torch.Generator | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> dict[str, Tensor]:
-    """Near identity at birth: zero-mean Gaussian weights truncated at two standard deviations, zero biases (§3.1)."""
+    """Near identity at birth: zero-mean Gaussian weights truncated at two standard deviations, zero biases (§3.6)."""
     return {
         "down": truncated_normal((d, m), std, generator).to(dtype),
         "down_bias": torch.zeros(1, m, dtype=dtype),

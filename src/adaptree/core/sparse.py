@@ -81,5 +81,5 @@ def noise_like(alpha: Tensor) -> Tensor:
 
 
 def chance(alpha: Tensor) -> Tensor:
-    """P(z > 0) = σ(α − log(−l / r)): summed up, the expected L0 (Guo et al., eq. 4)."""
+    """P(z > 0) = σ(α − log(−l / r)): summed up, the expected L0 (Guo et al., §3.1)."""
     return torch.sigmoid(alpha - math.log(-LOW / HIGH))

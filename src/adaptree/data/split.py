@@ -47,6 +47,17 @@ def split(table: Table, *, fraction: float = 0.2, most: int = 10_000, seed: int 
     return np.flatnonzero(~held), np.flatnonzero(held)
 
 
+def split_again(table: Table, rows: Rows, *, fraction: float = 0.2, seed: int = 0) -> tuple[Rows, Rows]:
+    """Some rows of a table in two parts, identical texts on one side: to choose settings before the real thing."""
+    texts = np.unique(table.keys[rows] >> LOW)
+    if len(texts) < 2:
+        raise DataError(f"'{table.name}' has only one text to train on; nothing can be held out for a search.")
+    most = max(1, min(len(texts) - 1, round(fraction * len(texts))))
+    chosen = texts[np.argsort(_mix(texts, seed), kind="stable")[:most]]
+    held = among(table.keys[rows] >> LOW, np.sort(chosen))
+    return rows[~held], rows[held]
+
+
 def overlap(a: Table, b: Table) -> int:
     """How many rows of b have a text that is also in a."""
     return int(among(b.keys, np.sort(a.keys)).sum())

@@ -7,18 +7,17 @@ from adaptree.methods.diff_pruning import DiffPruning
 from adaptree.methods.houlsby import Houlsby
 from adaptree.methods.ia3 import Ia3
 from adaptree.methods.lora import Lora
-from adaptree.methods.lt_sft import LotteryTicket
-from adaptree.methods.method import METHODS, Action, Before, Method, Params, Plan, parse
+from adaptree.methods.lt_sft import LotteryTicket, RandomTicket
+from adaptree.methods.method import METHODS, Action, Before, Method, Params, Plan, Step, parse
 from adaptree.methods.norms import Head, Norms
 from adaptree.methods.pal import Pal
-from adaptree.methods.parallel import HoulsbyParallel, Parallel, ScaledParallel
+from adaptree.methods.parallel import HoulsbyMultiplicative, HoulsbyParallel, Parallel, ScaledParallel
 from adaptree.methods.pfeiffer import Pfeiffer
 from adaptree.methods.tfidf import Tfidf
 from adaptree.methods.variants import (
     HoulsbyAttention,
     HoulsbyDeep,
     HoulsbyFeedforward,
-    HoulsbyMultiplicative,
     HoulsbyNorm,
 )
 
@@ -48,7 +47,9 @@ __all__ = [
     "Params",
     "Pfeiffer",
     "Plan",
+    "RandomTicket",
     "ScaledParallel",
+    "Step",
     "Tfidf",
     "Top",
     "parse",

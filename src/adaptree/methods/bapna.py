@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from adaptree.methods.bottleneck import Bottleneck
-from adaptree.methods.method import Action, Before, Params, part
+from adaptree.methods.method import Action, Entry, Params, part
 from adaptree.sites import Sites
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class Bapna(Bottleneck):
     """
 
     name: ClassVar[str] = "bapna"
-    paper: ClassVar[str] = "Bapna & Firat 2019, Simple, Scalable Adaptation for Neural Machine Translation (eq. 1-3)"
+    paper: ClassVar[str] = "Bapna & Firat 2019, Simple, Scalable Adaptation for Neural Machine Translation"
     trains: ClassVar[str] = "one bottleneck a layer with a norm in front, the head"
     choose: ClassVar[str] = "For deep or pre-norm bases, whose layers' outputs differ in scale."
     roles: ClassVar[tuple[str, ...]] = ("feedforward",)
@@ -32,7 +32,7 @@ class Bapna(Bottleneck):
     """Width m of the bottleneck."""
     activation: str = "relu"
 
-    def plan(self, sites: Sites, v: Params) -> dict[str, Action | Before]:
+    def plan(self, sites: Sites, v: Params) -> dict[str, Entry]:
         plan = super().plan(sites, v)
         for site in self._sites(sites):
             del plan[site.path]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from adaptree.errors import MethodError
 from adaptree.methods import norms
-from adaptree.methods.method import Action, Before, Method, Params, check_choice, check_number, part
+from adaptree.methods.method import Action, Entry, Method, Params, check_choice, check_number, part, warn_if_wide
 from adaptree.sites import Norm, Site, Sites
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Bottleneck(Method):
     activation: str = "gelu"
     """gelu, relu, swish or tanh."""
     init_std: float = 1e-2
-    """Standard deviation of the weights at birth (§3.1; the original code uses 1e-3)."""
+    """Standard deviation of the weights at birth (§3.6; the original code uses 1e-3)."""
     norms: bool = False
     """Whether the task has its own scale and shift in every norm, the embeddings' included (§2.1)."""
 
@@ -55,13 +55,15 @@ class Bottleneck(Method):
 
     def init(self, sites: Sites, model: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
         v: dict[str, Tensor] = {}
-        for site in self._sites(sites):
+        places = self._sites(sites)
+        warn_if_wide(self.name, "size", self.size or 0, min(site.width for site in places))
+        for site in places:
             born = self._born(site.width, self.width(site), generator, sites.dtype)
             v |= {f"{site.name}.{key}": tensor for key, tensor in born.items()}
         return v | norms.init(self._norms(sites), model)
 
-    def plan(self, sites: Sites, v: Params) -> dict[str, Action | Before]:
-        plan: dict[str, Action | Before] = {site.path: self._adapt(part(v, site.name)) for site in self._sites(sites)}
+    def plan(self, sites: Sites, v: Params) -> dict[str, Entry]:
+        plan: dict[str, Entry] = {site.path: self._adapt(part(v, site.name)) for site in self._sites(sites)}
         return plan | norms.plan(self._norms(sites), v)
 
     def _adapt(self, p: Mapping[str, Tensor]) -> Action:

@@ -24,7 +24,7 @@ class Full(Method):
     paper: ClassVar[str] = "Devlin et al. 2019, BERT"
     trains: ClassVar[str] = "every weight, the head"
     choose: ClassVar[str] = "As the yardstick, or when a whole model per task is no matter."
-    lr: ClassVar[float] = 5e-5
+    lr: ClassVar[float] = 1e-4
     mixes: ClassVar[bool] = False
 
     def _names(self, sites: Sites, names: Iterator[str]) -> list[str]:
@@ -45,11 +45,11 @@ class Full(Method):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Top(Full):
-    """Variable fine-tuning: the top n layers and the head (Houlsby et al. 2019, §3.2)."""
+    """Variable fine-tuning: the top n layers and the head (Houlsby et al. 2019, §3.3)."""
 
     name: ClassVar[str] = "top"
     main: ClassVar[str] = "n"
-    paper: ClassVar[str] = "Houlsby et al. 2019, §3.2 (variable fine-tuning)"
+    paper: ClassVar[str] = "Houlsby et al. 2019, §3.3 (variable fine-tuning)"
     trains: ClassVar[str] = "the top n layers, the head"
     choose: ClassVar[str] = "As the baseline that trades layers for parameters; fast, because backward stops early."
 

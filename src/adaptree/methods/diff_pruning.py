@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 GATE, GROUP = "gate.", "group."
 ALPHA = 5.0
-"""Where log α starts: nearly every gate open (the authors' code)."""
+"""Where log α starts: nearly every gate open (§4.3)."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -29,9 +29,9 @@ class DiffPruning(Cut):
     choose: ClassVar[str] = "For very small task files, where training may take long; it needs memory, too."
 
     structured: bool = True
-    """Whether a whole parameter has a gate as well, times those of its weights (§3.2)."""
-    strength: float = 10.0
-    """λ: this, times the expected share of open gates, is added to the loss (the authors: 3, at the size of minilm)."""
+    """Whether a whole parameter has a gate as well, times those of its weights (§3.3)."""
+    strength: float = 1.25e-7
+    """λ: this, times the expected number of open gates, is added to the loss (§4.3)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,7 +64,7 @@ class DiffPruning(Cut):
         return out
 
     def expected(self, v: Params) -> Tensor:
-        """The expected number of open gates (eq. 4; eq. 6 with groups)."""
+        """The expected number of open gates (§3.1; with groups the product of the two chances, §3.3)."""
         import torch
 
         from adaptree.core import sparse
@@ -76,9 +76,7 @@ class DiffPruning(Cut):
         return torch.stack(open_).sum()
 
     def penalty(self, v: Params) -> Tensor | None:
-        if VALUES in v:
-            return None
-        return self.strength * self.expected(v) / sum(w.numel() for w in super().delta(v).values())
+        return None if VALUES in v else self.strength * self.expected(v)
 
     def report(self, v: Params) -> dict[str, float]:
         """How many weights of δ are not zero: as the gates expect it, and with the gates at rest."""
@@ -106,5 +104,5 @@ class DiffPruning(Cut):
             return {POSITIONS: sparse.encode(at), VALUES: self.take(frozen, delta, at).float()}
 
     def rate(self, name: str) -> float:
-        """Gates have far to go, from 5 to below 0: a learning rate of 0.1, as in the authors' code."""
+        """Gates have far to go, from 5 to below 0: a learning rate of 0.1, as in the authors' code (there constant)."""
         return 0.1 / self.lr if name.startswith((GATE, GROUP)) else super().rate(name)

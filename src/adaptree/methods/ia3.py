@@ -20,7 +20,7 @@ THREE_BLOCKS = ("gpt2", "modernbert")
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Ia3(Method):
-    """l_k ⊙ k and l_v ⊙ v in self-attention, down(l_ff ⊙ x) in the feed-forward part; ones at birth: the very base."""
+    """l_k ⊙ k and l_v ⊙ v in self- and cross-attention, down(l_ff ⊙ x) in the feed-forward part; ones at birth."""
 
     name: ClassVar[str] = "ia3"
     main: ClassVar[str] = "scale_init"
@@ -44,8 +44,8 @@ class Ia3(Method):
         """The maps it acts at, by role: key and value, or qkv; and down."""
         found: dict[str, list[Linear]] = {"key": [], "value": [], "qkv": [], "down": []}
         for linear in sites.linears:
-            if linear.role in found:
-                found[linear.role].append(linear)
+            if (role := linear.role.removeprefix("cross_")) in found:
+                found[role].append(linear)
         kind = sites.architecture
         if not found["down"] or not (found["qkv"] or (found["key"] and found["value"])):
             raise MethodError(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from adaptree.errors import MethodError, near
-from adaptree.methods.method import Action, Before, Method, Params, check_number
+from adaptree.methods.method import Action, Before, Method, Params, check_number, warn_if_wide
 from adaptree.sites import Linear, Sites
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ class Lora(Method):
     paper: ClassVar[str] = "Hu et al. 2021, LoRA: Low-Rank Adaptation of Large Language Models"
     trains: ClassVar[str] = "two thin matrices beside chosen linear maps, the head"
     choose: ClassVar[str] = "For decoders and large models: few weights, and any linear map can be chosen."
-    lr: ClassVar[float] = 5e-3
+    lr: ClassVar[float] = 3e-3
 
     rank: int = 8
     """Rank r of the change."""
@@ -82,12 +81,7 @@ class Lora(Method):
         v: dict[str, Tensor] = {}
         linears = self._linears(sites)
         narrowest = min((min(linear.inputs, linear.outputs) for linear in linears), default=self.rank)
-        if self.rank > narrowest:
-            warnings.warn(
-                f"lora: rank {self.rank} is larger than the width {narrowest} of a map it changes; "
-                f"{narrowest} can express the same.",
-                stacklevel=2,
-            )
+        warn_if_wide(self.name, "rank", self.rank, narrowest)
         for linear in linears:
             born = lora.init(linear.inputs, linear.outputs, self.rank, generator=generator, dtype=sites.dtype)
             v |= {f"{linear.name}.{key}": tensor for key, tensor in born.items()}

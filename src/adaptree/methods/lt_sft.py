@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from adaptree.methods.method import Params
-from adaptree.methods.sparse import DELTA, POSITIONS, VALUES, Cut
+from adaptree.methods.sparse import DELTA, POSITIONS, VALUES, Cut, universe
 from adaptree.sites import Sites
 
 if TYPE_CHECKING:
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LotteryTicket(Cut):
-    """Fine-tune everything, keep the K weights with the largest |δ|, rewind, and fine-tune only those (§3.1)."""
+    """Fine-tune everything, keep the K weights with the largest |δ|, rewind, and fine-tune only those.
+
+    Norms may move too; the authors' scripts keep them as they are. Their L1 term, used for languages, is left out.
+    """
 
     name: ClassVar[str] = "lt_sft"
     paper: ClassVar[str] = "Ansell et al. 2022, Composable Sparse Fine-Tuning for Cross-Lingual Transfer"
@@ -36,3 +39,25 @@ class LotteryTicket(Cut):
         at = self.cut(sites, frozen, {name: delta.abs() for name, delta in self.delta(v).items()})
         head = {name: tensor for name, tensor in birth.items() if name.startswith("head.")}
         return {POSITIONS: sparse.encode(at), VALUES: at.new_zeros(len(at)).float(), **head}
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RandomTicket(Cut):
+    """The control of the paper: as many weights, drawn by lot, trained once. A mask that was chosen must beat it."""
+
+    name: ClassVar[str] = "rand_sft"
+    paper: ClassVar[str] = "Ansell et al. 2022, Composable Sparse Fine-Tuning for Cross-Lingual Transfer (the control)"
+    trains: ClassVar[str] = "a few weights anywhere in the base, drawn by lot; the head"
+    choose: ClassVar[str] = "As the control: what so few weights give when nobody has chosen them."
+    stages: ClassVar[int] = 1
+
+    def init(self, sites: Sites, model: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
+        import torch
+
+        from adaptree.core import sparse
+
+        frozen = dict(model.named_parameters())
+        may = self.touched(sites, frozen)
+        lots = {name: torch.rand(frozen[name].shape, generator=generator) for name in universe(frozen) if name in may}
+        at = self.cut(sites, {name: p.cpu() for name, p in frozen.items()}, lots)
+        return {POSITIONS: sparse.encode(at), VALUES: torch.zeros(len(at))}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from adaptree.errors import MethodError, near
 from adaptree.sites import Sites, parse_layers
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
     Params = Mapping[str, Tensor]
     Action = Callable[[nn.Module, tuple[Any, ...], Tensor], Tensor]
     Inputs = tuple[tuple[Any, ...], dict[str, Any]]
-    Plan = Mapping[str, Action | "Before"]
+    Step: TypeAlias = "Action | Before"
+    Entry: TypeAlias = "Step | tuple[Step, ...]"
+    Plan = Mapping[str, Entry]
 else:
-    Params = Action = Inputs = Plan = Any
+    Params = Action = Inputs = Plan = Step = Entry = Any
 """Params: a task's weights by name. Plan: what happens to a module's output, by the module's path in the backbone."""
 
 METHODS: dict[str, type[Method]] = {}
@@ -57,6 +60,9 @@ class Method:
     dynamic: ClassVar[bool] = False
     """Whether `weights` computes new tensors from v, so that it must be asked before every forward pass."""
 
+    adds: ClassVar[bool] = False
+    """Whether `weights` adds to the tensors that it is given, so that two such methods add up."""
+
     layers: str | None = None
     """Only these layers: 3-5, 0,2,4 or top:2. Default: all."""
 
@@ -77,7 +83,7 @@ class Method:
         """The weights at birth, by name; `model` is the backbone, to copy from where a weight starts at the base's."""
         raise NotImplementedError
 
-    def plan(self, sites: Sites, v: Params) -> dict[str, Action | Before]:
+    def plan(self, sites: Sites, v: Params) -> Plan:
         """What these weights do, by module path; with stacked weights, for a batch that mixes tasks."""
         return {}
 
@@ -120,6 +126,10 @@ class Method:
     def chosen(self, sites: Sites) -> tuple[int, ...]:
         """The layers that this method touches."""
         return parse_layers(self.layers, sites.depth)
+
+    def lowest(self, sites: Sites) -> int:
+        """The lowest layer that it touches, or the base's depth: below it nothing ever changes."""
+        return min(self.chosen(sites))
 
     def __repr__(self) -> str:
         """The full spelling: its main number and what is not at its default; `parse` reads it back."""
@@ -185,6 +195,13 @@ def check_number(method: str, field: str, value: object, kind: type, low: float)
     if not good or not low <= value < math.inf:  # type: ignore[operator]
         what = "a whole number" if kind is int else "a number"
         raise MethodError(f"{method}: {field} must be {what} of at least {low:g}, not {value!r}.")
+
+
+def warn_if_wide(method: str, field: str, value: int, width: int) -> None:
+    """Say in one line that a size is larger than the width of what it is put into; it is allowed."""
+    if value > width:
+        text = f"{method}: {field} {value} is larger than the width {width} of what it changes; less is usual."
+        warnings.warn_explicit(text, UserWarning, "adaptree", 0)  # from no line of code: that would be shown as well
 
 
 def check_choice(method: str, field: str, value: str, choices: Mapping[str, Any]) -> None:

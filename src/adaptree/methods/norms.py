@@ -69,7 +69,7 @@ class Head(Method):
 
     name: ClassVar[str] = "head"
     main: ClassVar[str] = "layers"
-    paper: ClassVar[str] = "Houlsby et al. 2019, §2 (feature-based transfer)"
+    paper: ClassVar[str] = "Houlsby et al. 2019, §1 (feature-based transfer)"
     trains: ClassVar[str] = "the head"
     choose: ClassVar[str] = "As the floor: what the base knows without learning; the fastest to train."
     lr: ClassVar[float] = 1e-2
@@ -81,6 +81,9 @@ class Head(Method):
 
     def chosen(self, sites: Sites) -> tuple[int, ...]:
         return ()
+
+    def lowest(self, sites: Sites) -> int:
+        return sites.depth
 
     def init(self, sites: Sites, model: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
         return {}

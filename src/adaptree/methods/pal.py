@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from adaptree.errors import MethodError
-from adaptree.methods.method import Action, Before, Method, Params, check_number
+from adaptree.methods.method import Action, Before, Method, Params, check_number, warn_if_wide
 from adaptree.sites import Site, Sites
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ class Pal(Method):
 
         self._check(sites, model)
         places = self._sites(sites)
+        warn_if_wide(self.name, "size", self.size, places[0].width)
         shared, own = pal.init(
             places[0].width, self.size, len(places), std=self.init_std, output=self.output, bias=self.bias,
             generator=generator, dtype=sites.dtype,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from adaptree.errors import MethodError
 from adaptree.methods.bottleneck import Bottleneck
-from adaptree.methods.method import Action, Before, Params, check_number, part
+from adaptree.methods.method import Action, Before, Entry, Params, check_number, part
 from adaptree.sites import Linear, Site, Sites
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Beside(Bottleneck):
         self._entrances(sites)
         return super().count(sites, model)
 
-    def plan(self, sites: Sites, v: Params) -> dict[str, Action | Before]:
+    def plan(self, sites: Sites, v: Params) -> dict[str, Entry]:
         plan = super().plan(sites, v)
         for site, entrance in self._entrances(sites):
             plan[entrance.path], plan[site.path] = self._pair(part(v, site.name))
@@ -43,8 +43,6 @@ class Beside(Bottleneck):
 
     def _pair(self, p: Mapping[str, Tensor]) -> tuple[Before, Action]:
         """What looks at the sublayer's input, and what adds the adapter's branch of it to the sublayer's output."""
-        from adaptree.core import bottleneck
-
         seen = threading.local()  # one plan may run in two threads, and a checkpoint's recompute in a third
 
         def look(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -53,13 +51,15 @@ class Beside(Bottleneck):
         def add(module: nn.Module, args: tuple[Any, ...], y: Tensor) -> Tensor:
             x: Tensor = seen.x
             del seen.x
-            return bottleneck.beside(y, x, p, self.activation, self._scale)
+            return self._join(y, x, p)
 
         return Before(look), add
 
-    @property
-    def _scale(self) -> float:
-        return 1.0
+    def _join(self, y: Tensor, x: Tensor, p: Mapping[str, Tensor]) -> Tensor:
+        """What the sublayer gives, y, and the adapter's branch of what it is given, x."""
+        from adaptree.core import bottleneck
+
+        return bottleneck.beside(y, x, p, self.activation)
 
     def _entrances(self, sites: Sites) -> list[tuple[Site, Linear]]:
         """Each site with the linear map that its sublayer begins with."""
@@ -116,9 +116,10 @@ class ScaledParallel(Parallel):
         if self.scale == 0:
             raise MethodError(f"{self.name}: scale must be more than 0: the adapters would add nothing.")
 
-    @property
-    def _scale(self) -> float:
-        return self.scale
+    def _join(self, y: Tensor, x: Tensor, p: Mapping[str, Tensor]) -> Tensor:
+        from adaptree.core import bottleneck
+
+        return bottleneck.beside(y, x, p, self.activation, self.scale)
 
     def _born(self, d: int, m: int, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         from adaptree.core import bottleneck
@@ -139,3 +140,22 @@ class HoulsbyParallel(Beside):
     size: int | None = 64
     """Width m of the bottleneck."""
     norms: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class HoulsbyMultiplicative(HoulsbyParallel):
+    """f(x) ⊙ (1 + W_up act(W_down x)): beside both sublayers, scaling what they give instead of adding to it.
+
+    The paper says only "in parallel to the main layers, and possibly with a multiplicative interaction"; the formula is
+    our reading of it.
+    """
+
+    name: ClassVar[str] = "houlsby_multiplicative"
+    paper: ClassVar[str] = "Houlsby et al. 2019, Parameter-Efficient Transfer Learning for NLP (§3.6)"
+    trains: ClassVar[str] = "two multiplying bottlenecks beside each layer's parts, every norm, the head"
+    choose: ClassVar[str] = "To repeat §3.6; the paper saw no gain."
+
+    def _join(self, y: Tensor, x: Tensor, p: Mapping[str, Tensor]) -> Tensor:
+        from adaptree.core import bottleneck
+
+        return bottleneck.multiply(y, x, p, self.activation)

@@ -1,24 +1,53 @@
-"""One adapter per layer, after the feed-forward sublayer (Pfeiffer et al. 2021)."""
+"""One adapter per layer, after the feed-forward sublayer (Pfeiffer et al. 2020 and 2021)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from adaptree.methods.bottleneck import Bottleneck
+from adaptree.methods.method import Before, Entry, Inputs, Params, part
+from adaptree.sites import Sites
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Pfeiffer(Bottleneck):
-    """Half of Houlsby's adapters and no norms of its own, so that tasks can be fused and stacked.
+    """U(ReLU(D(h))) + r: half of Houlsby's adapters and no norms of its own, so that tasks can be fused and stacked.
 
-    U(ReLU(D(h))) + h on the feed-forward sublayer's output, before the residual add and the layer's own norm.
+    r is the sum of the feed-forward part and its residual, h is the base's own norm of it, and the result goes through
+    that norm again (MAD-X, §4.1; AdapterFusion, A.2: "pretrained layer norm before and after"). Where a layer does not
+    end with a norm, both are the feed-forward part's output, before its residual add: the papers have no such base.
     """
 
     name: ClassVar[str] = "pfeiffer"
-    paper: ClassVar[str] = "Pfeiffer et al. 2021, AdapterFusion; 2020, MAD-X (eq. 1)"
+    paper: ClassVar[str] = "Pfeiffer et al. 2021, AdapterFusion (§2.2.3, A.2); 2020, MAD-X (§4.1)"
     trains: ClassVar[str] = "one bottleneck a layer, the head"
     choose: ClassVar[str] = "To stack or fuse tasks later, or for half the size of houlsby."
     roles: ClassVar[tuple[str, ...]] = ("feedforward",)
 
     activation: str = "relu"
+
+    def plan(self, sites: Sites, v: Params) -> dict[str, Entry]:
+        plan = super().plan(sites, v)
+        for site in self._sites(sites):
+            if site.closing is not None:
+                del plan[site.path]
+                before = self._before(part(v, site.name), part(v, f"norm.{site.closing}"))
+                plan[site.closing] = (before, plan[site.closing]) if site.closing in plan else before  # type: ignore[assignment]
+        return plan
+
+    def _before(self, p: Mapping[str, Tensor], norm: Mapping[str, Tensor]) -> Before:
+        """What goes into the norm: r, and the bottleneck's branch of the norm of r."""
+        from adaptree.core import bottleneck, norms
+
+        def look(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inputs:
+            r = args[0]
+            own: Any = norm or module._parameters
+            h = norms.apply(module, r, own["weight"], own.get("bias"))
+            return (bottleneck.beside(r, h, p, self.activation), *args[1:]), kwargs
+
+        return Before(look)

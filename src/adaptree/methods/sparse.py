@@ -28,6 +28,7 @@ class Sparse(Method):
 
     dynamic: ClassVar[bool] = True
     mixes: ClassVar[bool] = False
+    adds: ClassVar[bool] = True
 
     def touched(self, sites: Sites, frozen: Params) -> list[str]:
         """The parameters that this method may change: those of the chosen layers."""

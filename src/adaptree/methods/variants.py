@@ -1,7 +1,8 @@
 """The variants that Houlsby et al. 2019 tried in §3.6 and found no better; each changes the maths or the places.
 
-Other activations are a field of every bottleneck, adapters in parallel are in parallel.py. Batch norm inside is left
-out: its running statistics would have to be task state that ignores the padding, and mixed batches would blur them.
+Other activations are a field of every bottleneck; adapters in parallel, multiplying ones too, are in parallel.py.
+Batch norm inside is left out: its running statistics would have to be task state that ignores the padding, and mixed
+batches would blur them.
 """
 
 from __future__ import annotations
@@ -108,25 +109,10 @@ class HoulsbyAttention(Houlsby):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class HoulsbyFeedforward(Houlsby):
-    """Adapters after the feed-forward part only: Pfeiffer's places, Houlsby's nonlinearity and norms."""
+    """Adapters after the feed-forward part only: the other half of "only inside the attention layer"."""
 
     name: ClassVar[str] = "houlsby_feedforward"
-    paper: ClassVar[str] = _PAPER
+    paper: ClassVar[str] = "Houlsby et al. 2019 (the counterpart of §3.6's attention only)"
     trains: ClassVar[str] = "one bottleneck after each feed-forward part, every norm, the head"
     choose: ClassVar[str] = "To see what the feed-forward part's adapters do alone."
     roles: ClassVar[tuple[str, ...]] = ("feedforward",)
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class HoulsbyMultiplicative(Houlsby):
-    """h ⊙ (1 + W_up act(W_down h)): the adapter scales the sublayer's output instead of adding to it."""
-
-    name: ClassVar[str] = "houlsby_multiplicative"
-    paper: ClassVar[str] = _PAPER
-    trains: ClassVar[str] = "two multiplying bottlenecks a layer, every norm, the head"
-    choose: ClassVar[str] = "To repeat §3.6; the paper saw no gain."
-
-    def _change(self, h: Tensor, p: Mapping[str, Tensor]) -> Tensor:
-        from adaptree.core import bottleneck
-
-        return bottleneck.multiply(h, p, self.activation)

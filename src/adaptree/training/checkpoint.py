@@ -18,6 +18,8 @@ from adaptree.errors import StoreError, TrainingError
 
 FILE = "checkpoint.safetensors"
 DAY = 24 * 60 * 60
+SEARCH = "search.jsonl"
+"""Where a search keeps its trials, beside the checkpoint."""
 
 
 def prepare(folder: Path) -> None:
@@ -77,7 +79,7 @@ def read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
 
 
 def remove(folder: Path) -> None:
-    for path in (folder / FILE, _partial(folder)):
+    for path in (folder / FILE, _partial(folder), folder / SEARCH):
         path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # another run of this name is writing there
         folder.rmdir()

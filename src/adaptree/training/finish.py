@@ -33,10 +33,13 @@ class Part:
         return len(self.rows)
 
 
-def score(bound: Bound, part: Part) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """A task's metrics on labelled rows, with their 95 % intervals."""
-    starts = range(0, len(part), CHUNK)
-    logits = torch.cat([bound.logits(part.table.texts(part.rows[i : i + CHUNK])) for i in starts])
+def score(
+    bound: Bound, part: Part, logits: torch.Tensor | None = None
+) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """A task's metrics on labelled rows, with their 95 % intervals; `logits` where they are known already."""
+    if logits is None:
+        starts = range(0, len(part), CHUNK)
+        logits = torch.cat([bound.logits(part.table.texts(part.rows[i : i + CHUNK])) for i in starts])
     answers, targets = bound.kind.answer(logits), part.table.targets[part.rows]
     labels = range(bound.kind.width) if part.table.kind == "classify" else None
     spans = metrics.intervals(part.table.kind, targets, answers, labels=labels)
@@ -91,7 +94,8 @@ def finish(
         extra=extra,
     )
     bound = base.bind(Task(record, fit.v))
-    scored = {key: score(bound, part) for key, part in parts.items() if key != "train"}
+    known = {"validation": fit.logits}
+    scored = {key: score(bound, part, known.get(key)) for key, part in parts.items() if key != "train"}
     # What `verify` will compute again, bit for bit.
     probes = [list(text) if isinstance(text, tuple) else text for text in table.texts(training.rows[:PROBES])]
     record = replace(

@@ -8,7 +8,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -21,18 +21,19 @@ from torch import Tensor, nn
 from adaptree import heads, metrics
 from adaptree.base import Base, score
 from adaptree.data.batch import epoch as batches_of
-from adaptree.data.encode import Encoded
+from adaptree.data.encode import Encoded, Row
 from adaptree.errors import TrainingError
 from adaptree.heads import Classify, Kind, Regress
 from adaptree.host import Host, share, without_dropout
 from adaptree.methods import Method
-from adaptree.training import checkpoint
+from adaptree.training import checkpoint, trunk
 from adaptree.training.settings import Settings, learning_rate
 
 Array = np.ndarray[Any, Any]
 Event = dict[str, Any]
 
 CHECKPOINT_SECONDS = 20.0
+"""How much work a kill can cost at most; twice that where saving takes two seconds."""
 
 
 @dataclass
@@ -45,6 +46,8 @@ class Fit:
     """Number of the best epoch, from 1; 0 before the first is done."""
     seconds: float
     finished: bool
+    logits: Tensor | None = None
+    """The best epoch's on the validation rows, where they are the very bits that the task gives."""
 
 
 @dataclass
@@ -73,12 +76,17 @@ def fit(
     *,
     folder: Path | None = None,
     resume: bool = False,
+    cover: Sequence[tuple[Encoded, Array]] = (),
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> Fit:
-    """Train a task. `folder` keeps checkpoints; with `resume` the run goes on from the last one, bit for bit."""
+    """Train a task. `folder` keeps checkpoints; with `resume` the run goes on from the last one, bit for bit.
+
+    `cover` are rows that the trunk is to hold beyond those of this run, so that runs on parts of them share it.
+    """
     if method.outside:
         return _learn(method, kind, training, validation, settings, on_event)
     run = _Run(base, method, kind, training, validation, settings, folder, on_event)
+    run.cover = (training, validation, *cover)
     if resume and folder is not None:
         run.restore()
     with _ctrl_c() as pressed:
@@ -101,12 +109,13 @@ def _learn(
         targets = (targets - kind.mean) / kind.std
     classes = kind.width if isinstance(kind, Classify) else 0
     v = method.learn(source.table.texts(rows), targets.tolist(), classes)
-    scored, loss = _scores(kind, checker.table.targets[held], method.logits(v, checker.table.texts(held)))
+    logits = method.logits(v, checker.table.texts(held))
+    scored, loss = _scores(kind, checker.table.targets[held], logits)
     seconds = time.monotonic() - began
     entry = {"epoch": 1, "rows": len(rows), "train_loss": 0.0, "validation_loss": loss, **scored}
     entry["seconds"] = round(seconds, 3)
     on_event({"event": "epoch", "epochs": 1, "best": 1, "metric": settings.metric, **entry})
-    return Fit(v, [entry], 1, seconds, True)
+    return Fit(v, [entry], 1, seconds, True, logits)
 
 
 def _scores(kind: Kind, targets: Array, logits: Tensor) -> tuple[dict[str, float], float]:
@@ -149,6 +158,8 @@ class _Run:
         balanced = isinstance(kind, Classify) and settings.class_weights
         self.class_weights = kind.balance(self._train_targets()).to(base.device) if balanced else None  # type: ignore[attr-defined]
         self.state = _State()
+        self.saving = 0.0
+        self.cover: Sequence[tuple[Encoded, Array]] = (training, validation)
         self.identity = hashlib.sha256(
             repr(
                 (settings.to_dict(), str(method), base.fingerprint, kind, self.source.table.digest,
@@ -170,6 +181,7 @@ class _Run:
             self.v[name] = nn.Parameter(here) if here.is_floating_point() else here
         self.trained = {name: p for name, p in self.v.items() if p.requires_grad}
         self.best_v = {name: p.detach().clone() for name, p in self.v.items()}
+        self.best_logits: Tensor | None = None
         self.host.bind(self.method.plan(self.host.sites, self.v))
         self._put()
         groups: dict[tuple[float, float], list[Tensor]] = {}
@@ -188,7 +200,8 @@ class _Run:
     def go(self, pressed: Callable[[], bool]) -> Fit:
         settings, state = self.settings, self.state
         self.clock = time.monotonic() - state.seconds
-        saved = time.monotonic()
+        self._open_trunk()
+        self.saved = time.monotonic()
         while True:
             if not state.batch and (state.epoch >= self.epochs or self._enough()):  # an epoch that was begun is closed
                 if state.stage + 1 >= self.method.stages:
@@ -206,15 +219,38 @@ class _Run:
                 if pressed():
                     self.save()
                     return self._fit(finished=False)
-                if time.monotonic() - saved > CHECKPOINT_SECONDS:
-                    self.save()
-                    saved = time.monotonic()
+                self._save_if_due()
             self._close_epoch()
-            self.save()
-            saved = time.monotonic()
+            self._save_if_due()
             last = state.stage + 1 >= self.method.stages and (state.epoch >= self.epochs or self._enough())
             if pressed() and not last:
+                self.save()
                 return self._fit(finished=False)
+
+    def _open_trunk(self) -> None:
+        """Have the layers that never change computed once; where that cannot be, say why."""
+        try:
+            trunk.open_trunk(self.base, self.host, self._lowest(), self._inputs, self.settings.trunk, self._note)
+        except trunk.Unfit as why:
+            self._note(f"no layer is computed once for all: {why}.")
+
+    def _lowest(self) -> int:
+        if self.settings.trunk == "off":
+            raise trunk.Unfit("it is switched off (--trunk off)")
+        if self.settings.dropout:
+            raise trunk.Unfit("the base's dropout is on")
+        if not (lowest := self.method.lowest(self.host.sites)):
+            top = f"top:{max(1, self.host.sites.depth // 3)}"
+            raise trunk.Unfit(f"all layers are trained; --fast, or --layers {top}, leaves the lower ones alone")
+        if len(self.source.table) > Encoded.KEEP:
+            raise trunk.Unfit(f"the data has more than {Encoded.KEEP:,} rows")
+        return lowest
+
+    def _inputs(self) -> list[Row]:
+        return [row for source, rows in self.cover for row in source.rows(rows)]
+
+    def _note(self, text: str) -> None:
+        self.on_event({"event": "note", "text": text})
 
     def _advance(self) -> None:
         """Begin the next stage."""
@@ -277,7 +313,8 @@ class _Run:
 
     def _close_epoch(self) -> None:
         state = self.state
-        scored, loss = self.evaluate()
+        logits = self.evaluate()
+        scored, loss = _scores(self.kind, self.checker.table.targets[self.validation_rows], logits)
         seen = state.seen - sum(h["rows"] for h in self._course())
         state.epoch += 1
         state.seconds = time.monotonic() - self.clock
@@ -291,6 +328,7 @@ class _Run:
         state.batch, state.loss = 0, 0.0
         if state.best == 0 or self._is_better(entry, self._course()[state.best - 1]):
             state.best = state.epoch
+            self.best_logits = logits
             self.best_v = {name: p.detach().clone() for name, p in self.v.items()}
         self.on_event({"event": "epoch", "epochs": self.epochs, "best": state.best, "metric": self.metric, **entry})
 
@@ -300,8 +338,8 @@ class _Run:
             return bool(new["validation_loss"] < old["validation_loss"])
         return metrics.better(self.metric, new[self.metric], old[self.metric])
 
-    def evaluate(self) -> tuple[dict[str, float], float]:
-        """Scores and mean loss on the validation rows, with the weights as they are now."""
+    def evaluate(self) -> Tensor:
+        """The logits of the validation rows, with the weights as they are now."""
         logits = []
         v = {name: p.detach() for name, p in self.v.items()}
         if self.method.dynamic:
@@ -313,18 +351,27 @@ class _Run:
             rows = self.checker.rows(self.validation_rows[start : start + 4096])
             logits.append(score(self.base, rows, v, None, self.pooling, host=self.host))
         self.host.model.train(training)
-        return _scores(self.kind, self.checker.table.targets[self.validation_rows], torch.cat(logits))
+        return torch.cat(logits)
 
     def _fit(self, *, finished: bool) -> Fit:
         v = {name: tensor.cpu() for name, tensor in self.best_v.items()}
         best = self.state.best if self.state.stage + 1 == self.method.stages else 0  # before that there is no task
-        return Fit(v, self.state.history, best, self.state.seconds, finished)
+        exact = self.settings.trunk != "fp16"
+        return Fit(v, self.state.history, best, self.state.seconds, finished, self.best_logits if exact else None)
+
+    def _save_if_due(self) -> None:
+        if (began := time.monotonic()) - self.saved > CHECKPOINT_SECONDS * max(1.0, self.saving):
+            self.save()
+            self.saved = time.monotonic()
+            self.saving = self.saved - began
 
     def save(self) -> None:
         if self.folder is None:
             return
         self.state.seconds = time.monotonic() - self.clock
         tensors: dict[str, Tensor] = {"random": torch.get_rng_state()}
+        if self.best_logits is not None:
+            tensors["logits"] = self.best_logits
         for name, p in self.v.items():
             tensors[f"now.{name}"] = p.detach().cpu()
             tensors[f"best.{name}"] = self.best_v[name].cpu()
@@ -345,6 +392,7 @@ class _Run:
             )
         self.state = _State(**state)
         self._take({name.removeprefix("now."): t for name, t in tensors.items() if name.startswith("now.")})
+        self.best_logits = tensors.get("logits")
         torch.set_rng_state(tensors["random"])
         with torch.no_grad():
             for name, p in self.v.items():

@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from adaptree.errors import UsageError
+from adaptree.errors import UsageError, near
+
+TRUNKS = ("fp32", "fp16", "off")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,8 @@ class Settings:
     """Whether the frozen base keeps its dropout while training."""
     max_steps: int | None = None
     """Stop after this many batches."""
+    trunk: str = "fp32"
+    """How the states below the lowest trained layer are kept: fp32 (the same bits as without), fp16, or off."""
 
     def __post_init__(self) -> None:
         for name, low, whole in (
@@ -61,6 +65,9 @@ class Settings:
             if not good or not math.isfinite(value) or value < low or zero:
                 bound = f"above {low}" if name in ("lr", "clip") else f"of at least {low}"
                 raise UsageError(f"{name} must be a {'whole ' if whole else ''}number {bound}, not {value}.")
+        if self.trunk not in TRUNKS:
+            hint = near(str(self.trunk), TRUNKS) or f"There are: {', '.join(TRUNKS)}."
+            raise UsageError(f"trunk cannot be {self.trunk!r}.", hint=hint)
         if self.seed >= 2**63:
             raise UsageError(f"seed must be less than 2**63, not {self.seed}.")
         if self.warmup > 1:

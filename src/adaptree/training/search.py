@@ -1,0 +1,174 @@
+"""Which learning rate, size and number of epochs: trials on a part of the training rows, the weak ones stopped early.
+
+Every trial runs on the same trunk. A trial that is not among the best third of those before it after one epoch, three,
+nine, is stopped (asynchronous successive halving, Li et al. 2020). The rows that choose the epoch and score the task
+are not seen by any of them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from adaptree import metrics
+from adaptree.errors import UsageError
+from adaptree.methods import Method, parse
+from adaptree.training import checkpoint
+from adaptree.training.loop import Fit
+from adaptree.training.settings import Settings
+
+Event = dict[str, Any]
+SIZES = (8, 16, 32, 64, 128, 256)
+RANKS = (2, 4, 8, 16, 32)
+SPREAD = 5.0
+"""Learning rates are tried from a fifth of the method's own to five times that."""
+FACTOR = 3
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One setting that was tried, and what came of it."""
+
+    number: int
+    method: str
+    lr: float
+    epochs: int
+    score: float
+    """The best epoch's, on the rows held out for the search."""
+    course: list[float]
+    """The score after each epoch."""
+    stopped: bool
+    """Whether it was given fewer epochs than it asked for."""
+    seconds: float
+
+
+def search(
+    trials: int,
+    method: Method,
+    settings: Settings,
+    width: int,
+    run: Callable[[Method, Settings, Callable[[Event], None]], Fit],
+    *,
+    folder: Path | None = None,
+    resume: bool = False,
+    on_event: Callable[[Event], None] = lambda event: None,
+) -> tuple[Method, Settings, list[Trial]]:
+    """The best of so many settings, the given one among them; with `resume`, those kept in `folder` are not run again.
+
+    What is tried next depends on the seed and on what came of the trials before it, and on nothing else.
+    """
+    if trials < 1:
+        raise UsageError(f"a search needs at least one trial, not {trials}.")
+    optuna = _optuna(method)
+    space = _space(optuna, method, settings, width)
+    sign = 1.0 if metrics.better(str(settings.metric), 1.0, 0.0) else -1.0
+    pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=FACTOR)
+    study = optuna.create_study(direction="maximize", pruner=pruner)
+    study.enqueue_trial({"lr": settings.lr, "size": getattr(method, method.main, None), "epochs": settings.epochs})
+    file = None if folder is None else folder / checkpoint.SEARCH
+    done = _read(file, settings) if resume else []
+    found: list[Trial] = []
+    for number in range(trials):
+        study.sampler = optuna.samplers.TPESampler(seed=settings.seed * 1009 + number, n_startup_trials=5)
+        asked = study.ask(space)
+        how = parse(method, **{method.main: asked.params["size"]}) if "size" in asked.params else method
+        chosen = replace(settings, lr=asked.params["lr"], epochs=asked.params["epochs"])
+        same = (number, str(how), chosen.lr, chosen.epochs)
+        kept = next((t for t in done if (t.number, t.method, t.lr, t.epochs) == same), None)
+        trial = _try(same, how, chosen, run, asked, sign, kept)
+        state = optuna.trial.TrialState.PRUNED if trial.stopped else optuna.trial.TrialState.COMPLETE
+        study.tell(asked, None if trial.stopped else sign * trial.score, state=state)
+        found.append(trial)
+        on_event({"event": "trial", "trials": trials, "metric": settings.metric, **asdict(trial)})
+        if file is not None:
+            _write(file, settings, found)
+    best = max((t for t in found if not t.stopped), key=lambda t: (sign * t.score, -t.number))
+    return parse(best.method), replace(settings, lr=best.lr, epochs=best.epochs), found
+
+
+def _write(file: Path, settings: Settings, trials: Sequence[Trial]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    lines = [{"settings": settings.to_dict()}, *(asdict(trial) for trial in trials)]
+    partial = file.with_suffix(".partial")
+    partial.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    partial.replace(file)
+
+
+def _read(file: Path | None, settings: Settings) -> list[Trial]:
+    """The trials of a search that was stopped, if it was this one."""
+    if file is None or not file.is_file():
+        return []
+    first, *rest = [json.loads(line) for line in file.read_text().splitlines()]
+    return [Trial(**line) for line in rest] if first["settings"] == settings.to_dict() else []
+
+
+def _try(
+    named: tuple[int, str, float | None, int | None],
+    method: Method,
+    settings: Settings,
+    run: Callable[[Method, Settings, Callable[[Event], None]], Fit],
+    asked: Any,
+    sign: float,
+    kept: Trial | None,
+) -> Trial:
+    """Run one setting, or go through what is known of it, telling the pruner after each epoch."""
+    course: list[float] = []
+    last = int(settings.epochs or 0) * method.stages
+
+    def weak(score: float) -> bool:
+        course.append(score)
+        asked.report(sign * score, len(course))
+        return bool(asked.should_prune()) and len(course) < last
+
+    if kept is not None:
+        for score in kept.course:
+            weak(score)
+        return kept
+
+    def watch(event: Event) -> None:
+        if event["event"] == "epoch" and weak(event[str(settings.metric)]):
+            raise _Weak
+
+    began = time.monotonic()
+    stopped = False
+    try:
+        fit = run(method, settings, watch)
+        score = [h for h in fit.history if h.get("stage", 0) == method.stages - 1][fit.best - 1][str(settings.metric)]
+    except _Weak:
+        stopped, score = True, sign * max(sign * value for value in course)
+    number, spelled, lr, epochs = named
+    seconds = round(time.monotonic() - began, 3)
+    return Trial(number, spelled, float(lr or 0), int(epochs or 0), float(score), course, stopped, seconds)
+
+
+class _Weak(Exception):
+    pass
+
+
+def _optuna(method: Method) -> Any:
+    if method.outside:
+        raise UsageError(f"{method.name} has no learning rate to search for.", hint="Leave --search out.")
+    try:
+        import optuna
+    except ImportError as error:
+        raise UsageError("a search needs Optuna.", hint="pip install 'adaptree[search]'") from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+def _space(optuna: Any, method: Method, settings: Settings, width: int) -> dict[str, Any]:
+    """What may be tried: learning rates around the given one, half the epochs too, and sizes where there are such."""
+    assert settings.lr is not None
+    assert settings.epochs is not None
+    space = {"lr": optuna.distributions.FloatDistribution(settings.lr / SPREAD, settings.lr * SPREAD, log=True)}
+    epochs = sorted({max(1, settings.epochs // 2), settings.epochs})
+    space["epochs"] = optuna.distributions.CategoricalDistribution(epochs)
+    usual = {"size": SIZES, "rank": RANKS}.get(method.main, ())
+    given = getattr(method, method.main, None)
+    if usual and given is not None and not getattr(method, "heads", None):  # a size that heads divide has its own steps
+        space["size"] = optuna.distributions.CategoricalDistribution(sorted({given, *(n for n in usual if n <= width)}))
+    return space

@@ -1,0 +1,263 @@
+"""The trunk: below the lowest layer that a method touches nothing ever changes, so it is computed once and kept.
+
+A file holds the states that enter that layer, for one set of distinct inputs, each at its canonical length: the same
+bits that the layers below would give. Its name is a digest of everything that moves a bit, so whoever asks for the same
+states finds them: later epochs, other seeds, sizes and methods, a search, the same training tomorrow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from adaptree import cache
+from adaptree.base import Base
+from adaptree.data.batch import canonical, collate, group
+from adaptree.data.encode import Row
+from adaptree.errors import UsageError
+from adaptree.host import Host, probe_inputs, share
+
+Array = np.ndarray[Any, Any]
+FORMAT = 1
+PRECISIONS = {"fp32": np.float32, "fp16": np.float16}
+BATCH = 64
+
+
+class Unfit(Exception):
+    """Why there is no trunk here; and what would make one possible."""
+
+
+class Trunk:
+    """States of some rows in a file, and a tree whose layers below `depth` give them back instead of computing."""
+
+    def __init__(
+        self, host: Host, depth: int, form: int, groups: dict[int, Array], places: dict[bytes, tuple[int, int]]
+    ) -> None:
+        self._groups, self._places = groups, places
+        self._state: Tensor | None = None
+        self._device = next(host.backbone.parameters()).device
+        _cut(host, depth, form, self._give)
+        host.feed = self.feed
+
+    def feed(self, rows: Sequence[Row]) -> None:
+        """Have the states of a batch ready for the pass that follows."""
+        found = [self._places[_key(row)] for row in rows]
+        states = self._groups[found[0][0]][[at for _, at in found]]
+        self._state = torch.from_numpy(states.astype(np.float32, copy=False)).to(self._device)
+
+    def _give(self) -> Tensor:
+        assert self._state is not None
+        return self._state
+
+
+def restarts(host: Host, depth: int) -> int:
+    """Try to restart this base at a layer, bit for bit; how many things its layers return (0: one, not in a tuple)."""
+    sites = host.sites
+    if any(site.calls > 1 for site in sites.sites):
+        raise Unfit(f"the layers of {sites.architecture} share their weights")
+    unlike = Unfit(f"{sites.architecture} cannot be restarted from the middle with the same bits")
+    backbone, inputs = host.backbone, probe_inputs(host.backbone)
+    with torch.inference_mode(), host.running({}):
+        whole = backbone(**inputs).last_hidden_state
+        output = _below(host, depth, inputs)
+        rest = output[1:] if isinstance(output, tuple) else ()
+        if any(extra is not None for extra in rest):  # such as T5's position bias, which the layers above need
+            raise unlike
+        tree = Host(share(host.model), host.architecture)
+        form = len(output) if isinstance(output, tuple) else 0
+        _cut(tree, depth, form, lambda: _state(output))
+        if not torch.equal(tree.backbone(**inputs).last_hidden_state, whole):
+            raise unlike
+    return form
+
+
+def open_trunk(
+    base: Base, host: Host, depth: int, inputs: Callable[[], Sequence[Row]], precision: str, note: Callable[[str], None]
+) -> Trunk:
+    """The trunk of a run, found in the cache or computed now; `Unfit` says why there is none."""
+    form = restarts(base.host, depth)
+    distinct = {_key(row): row for row in inputs()}
+    ordered = sorted(distinct.items(), key=lambda item: (canonical(len(item[1].ids)), item[0]))
+    members: dict[int, list[tuple[bytes, Row]]] = {}
+    for key, row in ordered:
+        members.setdefault(canonical(len(row.ids)), []).append((key, row))
+    dtype = np.dtype(PRECISIONS[precision])
+    sizes = {length: len(of) * length * base.width for length, of in members.items()}
+    total = sum(sizes.values()) * dtype.itemsize
+    folder = cache.folder() / "trunk"
+    if total > (most := room(folder)):
+        raise Unfit(
+            f"its states are {total / 1e9:.1f} GB, and the cache may take {most / 1e9:.1f} GB (ADAPTREE_CACHE_BYTES)"
+        )
+    path = folder / f"{_name(base, depth, precision, ordered)}.states"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _alone(path.with_suffix(".lock")):
+            if not path.is_file() or path.stat().st_size != total:
+                note(f"computing the {depth} lower layers once for {len(ordered):,} texts ({total / 1e6:.0f} MB).")
+                _fill(base, depth, members, sizes, dtype, path, total)
+                _evict(folder, keep=path)
+            os.utime(path)
+            flat = np.memmap(path, dtype=dtype, mode="r")
+    except OSError as error:
+        raise Unfit(f"the cache cannot be written ({error.strerror or error})") from error
+    groups, places = _views(flat, members, sizes, base.width)
+    return Trunk(host, depth, form, groups, places)
+
+
+def room(folder: Path) -> int:
+    """How many bytes of states may be kept: ADAPTREE_CACHE_BYTES, else 8 GB; at most half of what the disk has left."""
+    said = os.environ.get("ADAPTREE_CACHE_BYTES")
+    try:
+        most = int(float(said)) if said else 8_000_000_000
+    except ValueError:
+        raise UsageError(f"ADAPTREE_CACHE_BYTES is not a number: {said!r}.", hint="8e9 is 8 GB.") from None
+    there = next((p for p in (folder, *folder.parents) if p.exists()), Path("/"))
+    kept = sum(path.stat().st_size for path in folder.glob("*.states")) if folder.is_dir() else 0
+    return min(most, (shutil.disk_usage(there).free + kept) // 2)
+
+
+def _key(row: Row) -> bytes:
+    return row.ids.tobytes() + (b"|" + row.types.tobytes() if row.types is not None else b"")
+
+
+def _name(base: Base, depth: int, precision: str, ordered: Sequence[tuple[bytes, Row]]) -> str:
+    """A digest of all that moves a bit of the states."""
+    config: Any = base.host.backbone.config
+    digest = hashlib.sha256(
+        repr(
+            (FORMAT, base.fingerprint, depth, precision, base.encoder.pad_id, base.device, torch.__version__,
+             torch.get_num_threads(), torch.backends.cpu.get_cpu_capability(), torch.backends.mkldnn.is_available(),  # type: ignore[no-untyped-call]
+             getattr(config, "_attn_implementation", None), str(base.host.sites.dtype))
+        ).encode()
+    )  # fmt: skip
+    for key, _ in ordered:
+        digest.update(len(key).to_bytes(4, "little") + key)
+    return digest.hexdigest()[:40]
+
+
+def _views(
+    flat: Array, members: dict[int, list[tuple[bytes, Row]]], sizes: dict[int, int], width: int
+) -> tuple[dict[int, Array], dict[bytes, tuple[int, int]]]:
+    """The states by length, each (rows, length, width); and where each input's are."""
+    groups: dict[int, Array] = {}
+    places: dict[bytes, tuple[int, int]] = {}
+    start = 0
+    for length, of in members.items():
+        groups[length] = flat[start : start + sizes[length]].reshape(len(of), length, width)
+        places |= {key: (length, at) for at, (key, _) in enumerate(of)}
+        start += sizes[length]
+    return groups, places
+
+
+def _fill(
+    base: Base,
+    depth: int,
+    members: dict[int, list[tuple[bytes, Row]]],
+    sizes: dict[int, int],
+    dtype: np.dtype[Any],
+    path: Path,
+    total: int,
+) -> None:
+    """Compute the states and put the file in its place, whole."""
+    partial = path.with_suffix(".partial")  # one name: whoever is here holds the lock, and a dead one's is stale
+    with partial.open("wb") as file:
+        _reserve(file, total)
+    try:
+        flat = np.memmap(partial, dtype=dtype, mode="r+")
+        groups, _ = _views(flat, members, sizes, base.width)
+        with torch.inference_mode(), base.host.running({}):
+            for length, of in members.items():
+                for at in group([len(row.ids) for _, row in of], BATCH):
+                    inputs = collate([of[i][1] for i in at], base.encoder.pad_id, base.device)
+                    groups[length][at] = _state(_below(base.host, depth, inputs)).cpu().numpy()
+        flat.flush()
+        del flat, groups
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _reserve(file: IO[bytes], size: int) -> None:
+    """Take the room now: a full disk is an error here, and would be a crash in the middle of a mapped write."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, size)
+    else:
+        file.truncate(size)
+
+
+class _Done(Exception):
+    pass
+
+
+def _below(host: Host, depth: int, inputs: dict[str, Tensor]) -> Any:
+    """What the layer below `depth` returns; what lies above is not computed."""
+    kept: list[Any] = []
+
+    def stop(module: nn.Module, args: Any, output: Any) -> None:
+        kept.append(output)
+        raise _Done
+
+    layer = host.backbone.get_submodule(host.sites.layers[depth - 1])
+    handle = layer.register_forward_hook(stop)
+    try:
+        with contextlib.suppress(_Done):
+            host.backbone(**inputs)
+    finally:
+        handle.remove()
+    return kept[0]
+
+
+def _state(output: Any) -> Tensor:
+    state: Tensor = output[0] if isinstance(output, tuple) else output
+    return state
+
+
+def _cut(host: Host, depth: int, form: int, give: Callable[[], Tensor]) -> None:
+    """In a tree of one's own: let the layers below `depth` compute nothing, and the last of them give the state."""
+
+    def replaced(last: bool) -> Callable[..., Any]:
+        def forward(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+            state = give() if last else hidden_states
+            return (state, *[None] * (form - 1)) if form else state
+
+        return forward
+
+    for at, path in enumerate(host.sites.layers[:depth]):
+        host.backbone.get_submodule(path).forward = replaced(at == depth - 1)
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Hold a lock that dies with its process; where there are no such locks, two may compute the same file."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _evict(folder: Path, keep: Path) -> None:
+    """Remove what was not used for longest until the rest fits."""
+    files = sorted(folder.glob("*.states"), key=lambda path: path.stat().st_mtime)
+    total, most = sum(path.stat().st_size for path in files), room(folder)
+    for path in files:
+        if total <= most:
+            break
+        if path != keep:
+            total -= path.stat().st_size
+            for suffix in (".states", ".lock"):  # whoever has it open goes on with it
+                with contextlib.suppress(OSError):
+                    path.with_suffix(suffix).unlink()

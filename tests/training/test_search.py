@@ -1,0 +1,175 @@
+"""A search: trials on a part of the training rows, weak ones stopped early, one trunk for all, and --fast."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.bases import tiny_base, words_csv
+
+import adaptree as at
+from adaptree.base import Base, load_base
+from adaptree.data.split import split_again
+from adaptree.data.table import load
+from adaptree.errors import UsageError
+from adaptree.training import loop
+
+pytest.importorskip("optuna")
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Base:
+    return load_base(tiny_base(tmp_path_factory.mktemp("base") / "tiny", layers=3))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return words_csv(tmp_path_factory.mktemp("data") / "words.csv", 120)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ADAPTREE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "trunk"
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What every call of `fit` is given."""
+    seen: list[dict[str, Any]] = []
+    real = loop.fit
+
+    def spy(base: Any, method: Any, kind: Any, training: Any, validation: Any, settings: Any, **more: Any) -> Any:
+        rows = (set(training[1].tolist()), set(validation[1].tolist()))
+        seen.append({"method": str(method), "settings": settings, "train": rows[0], "validation": rows[1]})
+        return real(base, method, kind, training, validation, settings, **more)
+
+    monkeypatch.setattr(loop, "fit", spy)
+    return seen
+
+
+def searched(base: Base, data: Path, trials: int = 9, **more: Any) -> at.base.Bound:
+    how = {"method": "houlsby(size=8, layers=top:1)", "epochs": 6, "lr": 5e-3, "baselines": False, **more}
+    return at.train(data, base=base, search=trials, **how)
+
+
+def test_the_given_setting_is_tried_first_and_the_best_is_trained(
+    base: Base, data: Path, runs: list[dict[str, Any]]
+) -> None:
+    record = searched(base, data).task.record
+    trials = record.extra["search"]
+    assert len(trials) == 9
+    assert (trials[0]["lr"], trials[0]["epochs"], trials[0]["method"]) == (5e-3, 6, "houlsby(size=8, layers=top:1)")
+    best = max((t for t in trials if not t["stopped"]), key=lambda t: t["score"])
+    assert (record.method, record.settings["lr"], record.settings["epochs"]) == (
+        best["method"], best["lr"], best["epochs"],
+    )  # fmt: skip
+    assert len(runs) == 10
+    assert len({t["lr"] for t in trials}) == 9
+    assert all(1e-3 <= t["lr"] <= 2.5e-2 for t in trials)
+
+
+def test_no_trial_sees_the_rows_that_score_the_task(base: Base, data: Path, runs: list[dict[str, Any]]) -> None:
+    searched(base, data, 3)
+    *trials, final = runs
+    assert final["train"] | final["validation"] == set(range(120))
+    for trial in trials:
+        assert trial["train"] | trial["validation"] == final["train"]
+        assert not trial["train"] & trial["validation"]
+        assert len(trial["validation"]) == pytest.approx(len(final["train"]) / 5, abs=3)
+
+
+def test_weak_trials_are_stopped_early(base: Base, data: Path) -> None:
+    trials = searched(base, data, 12).task.record.extra["search"]
+    stopped = [t for t in trials if t["stopped"]]
+    assert len(stopped) >= 4
+    assert all(len(t["course"]) < t["epochs"] for t in stopped)
+    assert not trials[0]["stopped"]
+
+
+def test_the_same_seed_tries_the_same_settings(base: Base, data: Path) -> None:
+    one, other = (searched(base, data, 4) for _ in range(2))
+    keys = ("method", "lr", "epochs", "score", "course", "stopped")
+    first, second = ([{k: t[k] for k in keys} for t in bound.task.record.extra["search"]] for bound in (one, other))
+    assert first == second
+    assert all(torch.equal(one.task.weights[name], other.task.weights[name]) for name in one.task.weights)
+
+
+def test_a_search_and_what_follows_share_one_trunk(base: Base, data: Path, cache: Path) -> None:
+    searched(base, data, 4)
+    assert len(list(cache.glob("*.states"))) == 1
+
+
+def test_a_search_that_was_stopped_goes_on_where_it_was(
+    base: Base, data: Path, tmp_path: Path, runs: list[dict[str, Any]]
+) -> None:
+    whole = searched(base, data, 5)
+    runs.clear()
+
+    def stop(event: dict[str, Any]) -> None:
+        if event["event"] == "trial" and event["number"] == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        searched(base, data, 5, name="a", store=tmp_path / "store", on_event=stop)
+    assert len(runs) == 4
+    runs.clear()
+    resumed = searched(base, data, 5, name="a", store=tmp_path / "store", resume=True)
+    assert len(runs) == 3, "the fourth trial was not kept yet: it, the fifth and the task itself"
+    assert all(torch.equal(whole.task.weights[name], resumed.task.weights[name]) for name in whole.task.weights)
+    assert not (tmp_path / "store" / "runs" / "a").exists()
+
+
+def test_parts_of_the_training_rows_share_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "twice.csv"
+    path.write_text("text,label\n" + "".join(f"word {i % 20},{'ab'[i % 2]}\n" for i in range(60)))
+    table = load(path)
+    import numpy as np
+
+    first, held = split_again(table, np.arange(60))
+    assert len(first) + len(held) == 60
+    assert not {table.text(i) for i in first.tolist()} & {table.text(i) for i in held.tolist()}
+
+
+@pytest.mark.parametrize(
+    ("more", "what"), [({"method": "tfidf"}, "no learning rate"), ({"trials": 0}, "at least one trial")]
+)
+def test_what_cannot_be_searched_is_refused(base: Base, data: Path, more: dict[str, Any], what: str) -> None:
+    with pytest.raises(UsageError, match=what):
+        searched(base, data, **more)
+
+
+def test_without_optuna_it_says_what_to_install(base: Base, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(UsageError, match=r"pip install 'adaptree\[search\]'"):
+        searched(base, data)
+
+
+def test_staged_methods_can_be_searched(base: Base, data: Path) -> None:
+    record = searched(base, data, 3, method="lt_sft(density=0.02, layers=top:1)", epochs=2).task.record
+    assert {t["epochs"] for t in record.extra["search"]} <= {1, 2}
+
+
+def test_fast_trains_the_top_third_and_says_so(base: Base, data: Path, cache: Path) -> None:
+    notes: list[str] = []
+    record = at.train(
+        data, base=base, method="houlsby:8", fast=True, epochs=1, baselines=False,
+        on_event=lambda event: notes.append(event.get("text", "")),
+    ).task.record  # fmt: skip
+    assert record.method == "houlsby(size=8, layers=top:1)"
+    assert any("only the top 1 of 3 layers" in note for note in notes)
+    assert len(list(cache.glob("*.states"))) == 1
+
+
+def test_fast_and_layers_exclude_each_other_and_head_needs_neither(base: Base, data: Path) -> None:
+    with pytest.raises(UsageError, match="--fast chooses the layers"):
+        at.train(data, base=base, method="houlsby(layers=top:2)", fast=True, epochs=1)
+    notes: list[str] = []
+    at.train(
+        data, base=base, method="head", fast=True, epochs=1, baselines=False,
+        on_event=lambda event: notes.append(event.get("text", "")),
+    )  # fmt: skip
+    assert any("changes nothing" in note for note in notes)

@@ -1,0 +1,310 @@
+"""The trunk: what never changes is computed once, with the same bits as ever, and no cache can do harm."""
+
+from __future__ import annotations
+
+import csv
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests import tiny
+from tests.bases import tiny_base, words_csv
+from torch import Tensor
+
+import adaptree as at
+from adaptree.base import Base, load_base
+from adaptree.host import Host, share
+from adaptree.training import loop, trunk
+
+METHODS = [
+    "houlsby(size=8, layers=top:2)",
+    "pfeiffer(size=8, layers='1,3')",
+    "lora(rank=2, layers=top:1)",
+    "pal(size=12, layers=top:2)",
+    "bapna(size=4, layers=2-3)",
+    "top:1",
+    "bitfit(layers=top:2)",
+    "lt_sft(density=0.02, layers=top:2)",
+    "head",
+]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Base:
+    return load_base(tiny_base(tmp_path_factory.mktemp("base") / "tiny", layers=4))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return words_csv(tmp_path_factory.mktemp("data") / "words.csv")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ADAPTREE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "trunk"
+
+
+def trained(base: Base, data: Path, method: str, **settings: Any) -> tuple[dict[str, Tensor], list[str]]:
+    """A task's weights, and what was noted on the way."""
+    notes: list[str] = []
+    bound = at.train(
+        data, base=base, method=method, baselines=False, lr=1e-2, **{"epochs": 2, **settings},
+        on_event=lambda event: notes.append(event["text"]) if event["event"] == "note" else None,
+    )  # fmt: skip
+    return bound.task.weights, notes
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return set(one) == set(other) and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_training_on_it_gives_the_same_bits_as_without_it(base: Base, data: Path, cache: Path, method: str) -> None:
+    without, why = trained(base, data, method, trunk="off")
+    assert "switched off" in why[0]
+    assert not cache.exists()
+    filled, said = trained(base, data, method)
+    found, nothing = trained(base, data, method)
+    assert "lower layers once" in said[0]
+    assert nothing == []
+    assert same(without, filled)
+    assert same(without, found)
+
+
+def test_the_bits_do_not_depend_on_what_the_cache_held(base: Base, data: Path, tmp_path: Path) -> None:
+    alone, _ = trained(base, data, "houlsby(size=8, layers=top:2)")
+    os.environ["ADAPTREE_CACHE"] = str(tmp_path / "another")
+    for other, rows in (("a", 40), ("b", 120)):  # some of the same sentences, among others of other lengths
+        trained(base, words_csv(tmp_path / f"{other}.csv", rows), "houlsby(size=8, layers=top:2)")
+    trained(base, data, "houlsby(size=8, layers=top:1)")
+    after, said = trained(base, data, "houlsby(size=8, layers=top:2)")
+    assert said
+    assert same(alone, after)
+
+
+def test_other_seeds_sizes_and_methods_find_the_same_states(base: Base, data: Path, cache: Path) -> None:
+    trained(base, data, "houlsby(size=8, layers=top:2)")
+    for method, seed in [("houlsby(size=4, layers=top:2)", 1), ("pfeiffer(size=8, layers=top:2)", 2), ("top:2", 0)]:
+        assert trained(base, data, method, seed=seed)[1] == []
+    assert len(list(cache.glob("*.states"))) == 1
+
+
+def test_filling_is_one_pass_over_the_distinct_texts_and_training_runs_no_lower_layer(tmp_path: Path) -> None:
+    base = load_base(tiny_base(tmp_path / "tiny", layers=4))
+    with words_csv(tmp_path / "words.csv").open() as file:
+        rows = list(csv.reader(file))
+    with (tmp_path / "twice.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([*rows, *rows[1:]])
+    seen: Counter[str] = Counter()
+
+    def listen(path: str) -> None:
+        def hook(module: Any, args: tuple[Any, ...], output: Any) -> None:
+            seen[path] += len(args[0])
+
+        base.host.backbone.get_submodule(path).register_forward_hook(hook)
+
+    queries = [linear.path for linear in base.host.sites.linears if linear.role == "query"]
+    for path in queries:
+        listen(path)  # a run's tree has these hooks too
+    trained(base, tmp_path / "twice.csv", "houlsby(size=8, layers=top:2)", epochs=5)
+    distinct, probes, scored = len(rows) - 1, 8, 2 * (len(rows) - 1) // 5 + 4
+    # Below: the fill, the probes, and what a finished task is scored on.
+    assert distinct <= seen[queries[0]] <= distinct + probes + scored
+    # Above: five epochs over both parts.
+    assert seen[queries[-1]] >= 5 * distinct * 2
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "why"),
+    [
+        ("houlsby:8", {}, r"all layers are trained; --fast, or --layers top:1"),
+        ("houlsby(size=8, layers=top:2)", {"dropout": True}, "dropout is on"),
+        ("houlsby(size=8, layers=top:2)", {"trunk": "off"}, "switched off"),
+    ],
+)
+def test_where_there_is_none_training_says_why(base: Base, data: Path, method: str, settings: Any, why: str) -> None:
+    _, notes = trained(base, data, method, epochs=1, **settings)
+    assert len(notes) == 1
+    assert why in notes[0]
+
+
+def restarted(host: Host, depth: int) -> bool:
+    """Whether a base goes on from the middle with the same bits, on a batch that the probe did not see."""
+    inputs = tiny.batch(host.backbone, rows=4, tokens=9)
+    form = trunk.restarts(host, depth)
+    with torch.inference_mode():
+        state = trunk._state(trunk._below(host, depth, inputs))
+        tree = Host(share(host.model), host.architecture)
+        trunk._cut(tree, depth, form, lambda: state)
+        found, whole = tree.backbone(**inputs), host.backbone(**inputs)
+    return torch.equal(found.last_hidden_state, whole.last_hidden_state)
+
+
+@pytest.mark.parametrize("case", [name for name in tiny.CASES if not name.startswith(("roformer", "t5", "albert"))])
+def test_a_base_is_restarted_at_each_layer_with_the_same_bits(case: str) -> None:
+    host = Host(tiny.model(case).eval())
+    depths = [1, 2, 3, 5] if case == "bart" else range(1, host.sites.depth + 1)
+    assert all(restarted(host, depth) for depth in depths)
+
+
+@pytest.mark.parametrize(("case", "depth"), [("t5", 1), ("t5-encoder", 2), ("albert", 1), ("bart", 4)])
+def test_a_base_that_cannot_be_restarted_is_refused(case: str, depth: int) -> None:
+    with pytest.raises(trunk.Unfit, match=r"share their weights|same bits"):
+        trunk.restarts(Host(tiny.model(case).eval()), depth)
+
+
+def test_half_precision_halves_the_file_and_hardly_moves_the_answer(base: Base, data: Path, cache: Path) -> None:
+    exact, _ = trained(base, data, "houlsby(size=8, layers=top:2)")
+    (whole,) = cache.glob("*.states")
+    size = whole.stat().st_size
+    half, _ = trained(base, data, "houlsby(size=8, layers=top:2)", trunk="fp16")
+    (other,) = set(cache.glob("*.states")) - {whole}
+    assert 2 * other.stat().st_size == size
+    off = max(float((exact[name] - half[name]).abs().max()) for name in exact)
+    assert 0 < off < 0.01
+
+
+def test_a_trunk_that_does_not_fit_is_left_out_and_training_goes_on(
+    base: Base, data: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADAPTREE_CACHE_BYTES", "1000")
+    without, notes = trained(base, data, "houlsby(size=8, layers=top:2)")
+    assert "ADAPTREE_CACHE_BYTES" in notes[0]
+    assert not list(cache.glob("*.states")) if cache.exists() else True
+    monkeypatch.delenv("ADAPTREE_CACHE_BYTES")
+    assert same(without, trained(base, data, "houlsby(size=8, layers=top:2)")[0])
+
+
+def test_a_bound_that_is_no_number_is_refused(base: Base, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADAPTREE_CACHE_BYTES", "much")
+    with pytest.raises(at.errors.UsageError, match="ADAPTREE_CACHE_BYTES is not a number"):
+        trained(base, data, "head")
+
+
+def test_what_was_not_used_for_longest_goes_first(
+    base: Base, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [words_csv(tmp_path / f"{seed}.csv", 60, seed=seed) for seed in range(3)]
+    made: list[Path] = []
+    for file in files[:2]:
+        trained(base, file, "head", epochs=1)
+        made += set(cache.glob("*.states")) - set(made)
+        time.sleep(0.02)
+    trained(base, files[0], "head", epochs=1)  # used again: the second is older now
+    size = made[0].stat().st_size
+    monkeypatch.setenv("ADAPTREE_CACHE_BYTES", str(int(2.5 * size)))
+    trained(base, files[2], "head", epochs=1)
+    left = set(cache.glob("*.states"))
+    assert made[0] in left
+    assert made[1] not in left
+    assert len(left) == 2
+    assert trained(base, files[1], "head", epochs=1)[1], "it is computed again"
+
+
+@pytest.mark.parametrize("left", ["partial", "short"])
+def test_what_a_killed_process_leaves_does_no_harm(base: Base, data: Path, cache: Path, left: str) -> None:
+    good, _ = trained(base, data, "houlsby(size=8, layers=top:2)")
+    (states,) = cache.glob("*.states")
+    whole = states.read_bytes()
+    if left == "partial":
+        states.rename(states.with_suffix(".partial")).write_bytes(b"\x01" * 100)
+    else:
+        states.write_bytes(whole[: len(whole) // 2])
+    again, notes = trained(base, data, "houlsby(size=8, layers=top:2)")
+    assert "lower layers once" in notes[0]
+    assert same(good, again)
+    assert states.read_bytes() == whole
+    assert not list(cache.glob("*.partial"))
+
+
+def test_a_cache_that_cannot_be_written_is_no_obstacle(base: Base, data: Path, cache: Path) -> None:
+    cache.parent.mkdir(parents=True)
+    cache.write_text("a file in the way")
+    weights, notes = trained(base, data, "houlsby(size=8, layers=top:2)")
+    assert "cannot be written" in notes[0]
+    assert same(weights, trained(base, data, "houlsby(size=8, layers=top:2)", trunk="off")[0])
+
+
+RUN = """
+import sys, hashlib, torch, adaptree as at
+torch.set_num_threads(1)
+bound = at.train(sys.argv[2], base=sys.argv[1], method="houlsby(size=8, layers=top:2)", epochs=2, baselines=False)
+print(hashlib.sha256(b"".join(t.numpy().tobytes() for _, t in sorted(bound.task.weights.items()))).hexdigest())
+"""
+
+
+SLOW = """
+import time
+from adaptree.training import loop, trunk
+below = trunk._below
+def wait(*args):
+    print("filling", flush=True)
+    time.sleep(0.3)
+    return below(*args)
+trunk._below = wait
+"""
+
+
+def test_two_processes_at_once_get_the_same_bits_and_one_file(tmp_path: Path, data: Path, cache: Path) -> None:
+    folder = tiny_base(tmp_path / "tiny", layers=4)
+    command = [sys.executable, "-c", RUN, str(folder), str(data)]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    digests = [process.communicate(timeout=120)[0].split()[-1] for process in running]
+    assert digests[0] == digests[1]
+    assert len(list(cache.glob("*.states"))) == 1
+
+
+def test_a_process_killed_while_it_fills_leaves_the_next_one_the_same_bits(
+    tmp_path: Path, data: Path, cache: Path
+) -> None:
+    folder = tiny_base(tmp_path / "tiny", layers=4)
+    arguments = [str(folder), str(data)]
+    process = subprocess.Popen([sys.executable, "-c", SLOW + RUN, *arguments], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for _ in range(3):  # the probe, then the first batches
+        process.stdout.readline()
+    process.kill()
+    process.communicate()
+    assert list(cache.glob("*.partial"))
+    runs = [subprocess.run([sys.executable, "-c", RUN, *arguments], capture_output=True, text=True) for _ in range(2)]
+    assert runs[0].stdout.split()[-1] == runs[1].stdout.split()[-1]
+    assert not list(cache.glob("*.partial"))
+
+
+def test_a_run_that_was_stopped_is_resumed_on_it_bit_for_bit(
+    base: Base, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
+    how: dict[str, Any] = {"base": base, "method": "houlsby(size=8, layers=top:2)", "epochs": 3, "baselines": False}
+    whole = at.train(data, **how)
+
+    def stop(event: dict[str, Any]) -> None:
+        if event["event"] == "step" and event["step"] == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        at.train(data, name="a", store=tmp_path / "store", on_event=stop, **how)
+    resumed = at.train(data, name="a", store=tmp_path / "store", resume=True, **how)
+    assert same(whole.task.weights, resumed.task.weights)
+
+
+def test_everything_that_moves_a_bit_is_in_the_name(base: Base, data: Path, cache: Path, tmp_path: Path) -> None:
+    trained(base, data, "houlsby(size=8, layers=top:2)")
+    trained(base, data, "houlsby(size=8, layers=top:1)")
+    trained(base, data, "houlsby(size=8, layers=top:2)", trunk="fp16")
+    trained(base, data, "houlsby(size=8, layers=top:2)", max_length=8)
+    trained(load_base(tiny_base(tmp_path / "other", seed=3, layers=4)), data, "houlsby(size=8, layers=top:2)")
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads + 1)
+        trained(base, data, "houlsby(size=8, layers=top:2)")
+    finally:
+        torch.set_num_threads(threads)
+    assert len(list(cache.glob("*.states"))) == 6
