@@ -17,6 +17,7 @@ from adaptree.data.table import Kind, Table, as_text, load
 from adaptree.errors import DataError, TrainingError, UsageError, near
 from adaptree.methods import Method, parse
 from adaptree.task import Record, Task, check_name
+from adaptree.training import crew
 from adaptree.training.settings import Settings
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ def train(
     from adaptree.store import Store
 
     check_name(name)
+    leads = crew.rank() == 0  # of several processes that train together, one writes
     if isinstance(store, str | Path):
         store = Store(store)
     asked = Settings(**_known(settings))
@@ -191,8 +193,8 @@ def train(
     if cut:
         on_event(_note(f"{cut:,} texts are longer than {chosen.max_length} tokens and were cut (--max-length)."))
     extra = goal.extra() | ({"search": [asdict(each) for each in tried]} if tried else {})
-    task = finish(name, base, how, fitted, chosen, parts, truncated=cut, extra=extra, compare=baselines)
-    if store is not None and folder is not None:
+    task = finish(name, base, how, fitted, chosen, parts, truncated=cut, extra=extra, compare=baselines and leads)
+    if store is not None and folder is not None and leads:
         task = store.add(task)
         _remember(store, base)
         if fitted.finished:
@@ -378,7 +380,9 @@ def _device(name: str) -> str:
     import torch
 
     if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        if not torch.cuda.is_available() or os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes"):
+            return "cpu"
+        return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if crew.size() > 1 else "cuda"
     try:
         torch.zeros(1, device=name)
     except (RuntimeError, AssertionError) as error:

@@ -51,6 +51,8 @@ def train(
     patience: Annotated[int, typer.Option(help="Stop after this many epochs without a better score.")] = 5,
     class_weights: Annotated[bool, typer.Option("--class-weights", help="Give rare labels the same say.")] = False,
     dropout: Annotated[bool, typer.Option("--dropout", help="Keep the base's dropout while training.")] = False,
+    accumulate: Annotated[int, typer.Option(help="Compute a batch in so many parts: less memory.")] = 1,
+    precision: Annotated[str, typer.Option(help="fp32, or bf16 where the device is quick at it.")] = "fp32",
     trunk: Annotated[
         str, typer.Option(help="How states below the lowest trained layer are kept: fp32 (exact), fp16 or off.")
     ] = "fp32",
@@ -75,7 +77,9 @@ def train(
     from adaptree import api
     from adaptree.methods import parse
     from adaptree.store import Store
+    from adaptree.training import crew
 
+    quiet = quiet or crew.rank() > 0
     how = parse(method)
     changes: dict[str, Any] = {} if layers is None else {"layers": layers}
     if size_ is not None:
@@ -90,12 +94,16 @@ def train(
                 resume=resume, device=device, threads=threads, on_event=progress, trust_remote_code=trust_remote_code,
                 allow_pickle=allow_pickle, epochs=epochs, lr=lr, batch_size=batch_size, max_length=max_length,
                 max_steps=max_steps, seed=seed, metric=metric, pooling=pooling, patience=patience,
-                class_weights=class_weights, dropout=dropout, trunk=trunk, fast=fast, search=search,
+                class_weights=class_weights, dropout=dropout, trunk=trunk, accumulate=accumulate, precision=precision,
+                fast=fast, search=search,
             )  # fmt: skip
     except KeyboardInterrupt:
         if not any(api.run_folder(where, name).glob("*.safetensors")):
             raise
         raise TrainingError("stopped; what was trained so far is kept.", hint=f"Go on with: {_again()}") from None
+    crew.dismiss()
+    if crew.rank():  # one of several processes, and not the one that speaks
+        return 0
     task = bound.task
     if form is Format.table:
         report(api.result(task))

@@ -27,6 +27,7 @@ from adaptree.heads import Classify, Kind, Regress
 from adaptree.host import Host, share, without_dropout
 from adaptree.methods import Method
 from adaptree.training import checkpoint, trunk
+from adaptree.training.crew import Crew
 from adaptree.training.settings import Settings, learning_rate
 
 Array = np.ndarray[Any, Any]
@@ -159,6 +160,11 @@ class _Run:
         self.class_weights = kind.balance(self._train_targets()).to(base.device) if balanced else None  # type: ignore[attr-defined]
         self.state = _State()
         self.saving = 0.0
+        self.stop = False
+        self.crew = Crew(base.device)
+        self.device_type = torch.device(base.device).type
+        if self.crew.size > 1 and settings.dropout and method.dynamic:
+            raise TrainingError(f"{method.name} with the base's dropout cannot be trained by several processes.")
         self.cover: Sequence[tuple[Encoded, Array]] = (training, validation)
         self.identity = hashlib.sha256(
             repr(
@@ -199,7 +205,9 @@ class _Run:
 
     def go(self, pressed: Callable[[], bool]) -> Fit:
         settings, state = self.settings, self.state
+        self.pressed = pressed
         self.clock = time.monotonic() - state.seconds
+        alone = self.crew.size == 1  # a crew stops together, in a step
         self._open_trunk()
         self.saved = time.monotonic()
         while True:
@@ -216,14 +224,14 @@ class _Run:
                 if settings.max_steps and state.step >= settings.max_steps:
                     break
                 self._step(indices, rows)
-                if pressed():
+                if self.stop or (alone and pressed()):
                     self.save()
                     return self._fit(finished=False)
                 self._save_if_due()
             self._close_epoch()
             self._save_if_due()
             last = state.stage + 1 >= self.method.stages and (state.epoch >= self.epochs or self._enough())
-            if pressed() and not last:
+            if alone and pressed() and not last:
                 self.save()
                 return self._fit(finished=False)
 
@@ -279,17 +287,11 @@ class _Run:
         lr = learning_rate(progress, self.lr, settings.warmup)
         for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
             group["lr"] = lr * rate
-        if self.method.dynamic:
-            self._put()
-        hidden, mask = self.base.hidden(rows, self.host)
-        logits = heads.apply(heads.pool(hidden, mask, self.pooling), self.v)
-        targets = torch.from_numpy(self.source.table.targets[indices]).to(self.base.device)
-        # Every row weighs the same, also in a batch that is not full.
-        loss = self.kind.loss(logits, targets, self.class_weights).sum()
-        penalty = self.method.penalty(self.v)
-        whole = loss / settings.batch_size if penalty is None else loss / settings.batch_size + penalty
-        whole.backward()  # type: ignore[no-untyped-call]
-        value = float(loss.detach())
+        share = self.crew.share(len(rows))
+        value, stop = self.crew.add_up(
+            self.trained.values(), [self._backward(indices[share], rows[share]), float(self.pressed())]
+        )
+        self.stop = bool(stop)
         if not math.isfinite(value):
             raise TrainingError(
                 f"the loss is not a number any more at step {state.step + 1} of epoch {state.epoch + 1}.",
@@ -310,6 +312,26 @@ class _Run:
             "loss": value / len(rows), "seen": state.seen, "total": total,
             "tokens_per_second": state.tokens / max(state.seconds, 1e-9), "seconds": state.seconds,
         })  # fmt: skip
+
+    def _backward(self, indices: Array, rows: list[Row]) -> float:
+        """Add this process's share of a batch to the gradients, in parts if asked for; the sum of its rows' losses."""
+        value = 0.0
+        each = -(-len(rows) // self.settings.accumulate) or 1
+        for start in range(0, len(rows), each):
+            if self.method.dynamic:
+                self._put()
+            here = slice(start, start + each)
+            with torch.autocast(self.device_type, torch.bfloat16, enabled=self.settings.precision == "bf16"):
+                hidden, mask = self.base.hidden(rows[here], self.host)
+                logits = heads.apply(heads.pool(hidden, mask, self.pooling), self.v)
+            targets = torch.from_numpy(self.source.table.targets[indices[here]]).to(self.base.device)
+            # Every row weighs the same, also in a batch that is not full.
+            loss = self.kind.loss(logits.float(), targets, self.class_weights).sum()
+            penalty = self.method.penalty(self.v) if start == 0 and self.crew.rank == 0 else None
+            whole = loss / self.settings.batch_size if penalty is None else loss / self.settings.batch_size + penalty
+            whole.backward()  # type: ignore[no-untyped-call]
+            value += float(loss.detach())
+        return value
 
     def _close_epoch(self) -> None:
         state = self.state
@@ -347,11 +369,13 @@ class _Run:
                 self._put()
         training = self.host.model.training
         self.host.model.eval()
-        for start in range(0, len(self.validation_rows), 4096):
-            rows = self.checker.rows(self.validation_rows[start : start + 4096])
+        mine = self.validation_rows[self.crew.share(len(self.validation_rows))]
+        for start in range(0, len(mine), 4096):
+            rows = self.checker.rows(mine[start : start + 4096])
             logits.append(score(self.base, rows, v, None, self.pooling, host=self.host))
         self.host.model.train(training)
-        return torch.cat(logits)
+        own = torch.cat(logits) if logits else torch.zeros(0, v["head.bias"].shape[-1])
+        return self.crew.gather(own, len(self.validation_rows))
 
     def _fit(self, *, finished: bool) -> Fit:
         v = {name: tensor.cpu() for name, tensor in self.best_v.items()}
@@ -366,7 +390,7 @@ class _Run:
             self.saving = self.saved - began
 
     def save(self) -> None:
-        if self.folder is None:
+        if self.folder is None or self.crew.rank:
             return
         self.state.seconds = time.monotonic() - self.clock
         tensors: dict[str, Tensor] = {"random": torch.get_rng_state()}

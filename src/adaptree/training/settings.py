@@ -9,6 +9,7 @@ from typing import Any
 from adaptree.errors import UsageError, near
 
 TRUNKS = ("fp32", "fp16", "off")
+PRECISIONS = ("fp32", "bf16")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,10 @@ class Settings:
     """Whether the frozen base keeps its dropout while training."""
     max_steps: int | None = None
     """Stop after this many batches."""
+    accumulate: int = 1
+    """Compute each batch in so many parts, one after the other: the same steps in less memory."""
+    precision: str = "fp32"
+    """What a training step computes in: fp32, or bf16 where the device is quick at it; answers are always in fp32."""
     trunk: str = "fp32"
     """How the states below the lowest trained layer are kept: fp32 (the same bits as without), fp16, or off."""
 
@@ -56,6 +61,7 @@ class Settings:
             ("warmup", 0, False),
             ("clip", 0, False),
             ("max_steps", 1, True),
+            ("accumulate", 1, True),
         ):
             value = getattr(self, name)
             if value is None:
@@ -65,9 +71,10 @@ class Settings:
             if not good or not math.isfinite(value) or value < low or zero:
                 bound = f"above {low}" if name in ("lr", "clip") else f"of at least {low}"
                 raise UsageError(f"{name} must be a {'whole ' if whole else ''}number {bound}, not {value}.")
-        if self.trunk not in TRUNKS:
-            hint = near(str(self.trunk), TRUNKS) or f"There are: {', '.join(TRUNKS)}."
-            raise UsageError(f"trunk cannot be {self.trunk!r}.", hint=hint)
+        for name, choices in (("trunk", TRUNKS), ("precision", PRECISIONS)):
+            if (value := getattr(self, name)) not in choices:
+                hint = near(str(value), choices) or f"There are: {', '.join(choices)}."
+                raise UsageError(f"{name} cannot be {value!r}.", hint=hint)
         if self.seed >= 2**63:
             raise UsageError(f"seed must be less than 2**63, not {self.seed}.")
         if self.warmup > 1:
