@@ -160,8 +160,8 @@ def load_base(
     device: str = "cpu",
 ) -> Base:
     """Load a base, frozen: 'minilm' (embedded), 'mpnet', a folder, or a name on the Hugging Face hub."""
+    import transformers
     from safetensors import SafetensorError
-    from transformers import AutoConfig, AutoModel, T5EncoderModel
     from transformers.utils import logging
 
     folder = locate(name, allow_pickle=allow_pickle)
@@ -171,8 +171,8 @@ def load_base(
     logging.set_verbosity_error()
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
     try:
-        config = AutoConfig.from_pretrained(str(folder), **options)
-        loader = T5EncoderModel if config.model_type == "t5" else AutoModel
+        config = transformers.AutoConfig.from_pretrained(str(folder), **options)
+        loader: Any = transformers.T5EncoderModel if config.model_type == "t5" else transformers.AutoModel
         model, info = loader.from_pretrained(
             str(folder),
             dtype=torch.float32,

@@ -127,8 +127,10 @@ def _name_lines(
     """Name each line at an end of it, above or below, wherever most room is; those names' boxes."""
     ends: list[tuple[str, str]] = []
     taken: list[Box] = []
-    for line in shown:
+    heights = [float(axis.transData.transform((1.0, line["mean"]))[1]) for line in shown]
+    for at, line in enumerate(shown):
         tries = []
+        others = [height for i, height in enumerate(heights) if i != at]
         for k, (side, level) in enumerate(itertools.product(("left", "right"), ("bottom", "top"))):
             words = axis.annotate(
                 f"{line['label']} {line['mean']:.3f}", (float(side == "right"), line["mean"]),
@@ -136,9 +138,11 @@ def _name_lines(
                 xytext=(6 if side == "left" else -6, 3 if level == "bottom" else -3), color=FORMS[line["name"]][0],
             )  # fmt: skip
             box = _box(words, renderer)
-            tries.append((sum(_shared(box, other) for other in (*taken, *bars)), k, words, (side, level), box))
-        best, *others = sorted(tries, key=lambda found: found[:2])
-        for other in others:
+            crossed = sum(box[1] < height < box[3] for height in others) * _shared(box, box)
+            covered = sum(_shared(box, other) for other in (*taken, *bars))
+            tries.append((covered + crossed, k, words, (side, level), box))
+        best, *rest = sorted(tries, key=lambda found: found[:2])
+        for other in rest:
             other[2].remove()
         ends.append(best[3])
         taken.append(best[4])

@@ -144,12 +144,14 @@ def markdown(result: Mapping[str, Any]) -> str:
     test = f", {data['test']:,} to test" if "test" in data else ""
     split = "split with seed 0" if data["split_seed"] == 0 else "validated on a file of its own"
     body = [f"| {' | '.join(row.get(key, '').strip() for key in heads)} |" for row in table(result)]
+    seeds = f"Seeds {', '.join(map(str, result['seeds']))}: mean ± standard deviation."
+    if len(result["seeds"]) == 1:
+        seeds = f"One seed, {result['seeds'][0]}: differences of a point or two say nothing."
     said = [
         f"# {result['title']}",
         "",
         f"{data['train']:,} rows to train on{sample}, {data['validation']:,} to validate{test}; {split}.",
-        f"Seeds {', '.join(map(str, result['seeds']))}: mean ± standard deviation. Settings were chosen on validation "
-        "before the test file was opened.",
+        f"{seeds} Settings were chosen on validation before the test file was opened.",
         "● is on the Pareto front: nothing that trains as few parameters scores better.",
         "Memory is the peak of a process of its own, above what it held once the base was loaded.",
         "",

@@ -250,7 +250,7 @@ class _Run:
         if not (lowest := self.method.lowest(self.host.sites)):
             top = f"top:{max(1, self.host.sites.depth // 3)}"
             raise trunk.Unfit(f"all layers are trained; --fast, or --layers {top}, leaves the lower ones alone")
-        if len(self.source.table) > Encoded.KEEP:
+        if any(len(source.table) > Encoded.KEEP for source, _ in self.cover):
             raise trunk.Unfit(f"the data has more than {Encoded.KEEP:,} rows")
         return lowest
 
