@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -203,3 +208,23 @@ def test_a_method_cannot_be_changed() -> None:
         Houlsby().size = 3  # type: ignore[misc]
     assert issubclass(MethodError, AdaptreeError)
     assert len({Houlsby(), Houlsby(size=64), Pfeiffer()}) == 2
+
+
+def test_a_new_method_is_a_new_file_and_nothing_else(tmp_path: Path) -> None:
+    import adaptree
+
+    copy = tmp_path / "adaptree"
+    shutil.copytree(Path(adaptree.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / "methods" / "mine.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from typing import ClassVar\n"
+        "from adaptree.methods.houlsby import Houlsby\n\n\n"
+        "@dataclass(frozen=True, kw_only=True, repr=False)\n"
+        "class Mine(Houlsby):\n"
+        "    name: ClassVar[str] = 'mine'\n"
+    )
+    program = "from adaptree.methods import parse; print(parse('mine:8'))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)}
+    )
+    assert done.stdout.strip() == "mine(size=8)", done.stderr

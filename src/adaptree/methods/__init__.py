@@ -1,4 +1,10 @@
-"""Ways of tuning: each one small frozen dataclass, in a file of its own or beside its kin, found by its name."""
+"""Ways of tuning: each one small frozen dataclass, in a file of its own or beside its kin, found by its name.
+
+A new method is a new file here: every module of this package is imported, and a class with a `name` registers itself.
+"""
+
+import importlib
+import pkgutil
 
 from adaptree.methods.bapna import Bapna
 from adaptree.methods.bitfit import BitFit
@@ -54,3 +60,6 @@ __all__ = [
     "Top",
     "parse",
 ]
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
