@@ -228,3 +228,39 @@ def test_a_bad_scale_is_refused(value: Any) -> None:
 
 def test_scales_do_not_decay() -> None:
     assert not any(Ia3().decays(f"0.{role}.scale") for role in ("key", "value", "down"))
+
+
+@pytest.mark.parametrize("case", ["t5", "bart"])
+def test_keys_and_values_of_cross_attention_are_scaled_too(case: str) -> None:
+    """Liu et al., §3.3: L(d_k + d_v + d_ff) in an encoder, L(2 d_k + 2 d_v + d_ff) in a decoder."""
+    model = tiny.model(case)
+    tuned = attach(model, "ia3")
+    with torch.no_grad():
+        for p in tuned.parameters():
+            p.add_(0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
+    sites = find(model)
+    crossed = [linear for linear in sites.linears if linear.role in ("cross_key", "cross_value")]
+    decoder = {linear.layer for linear in crossed}
+    assert decoder
+    widths = {(linear.layer, linear.role): linear for linear in sites.linears}
+    expected = 0
+    for layer in range(sites.depth):
+        twice = 2 if layer in decoder else 1
+        expected += (
+            twice * (widths[layer, "key"].outputs + widths[layer, "value"].outputs) + widths[layer, "down"].inputs
+        )
+    assert tuned.count()["adapters"] == expected
+    # A scale of an output is a scale of the map's rows; of an input, of its columns.
+    folded = copy.deepcopy(model)
+    scales = {name: p.detach() for name, p in tuned.named_parameters()}
+    with torch.no_grad():
+        for linear in sites.linears:
+            if (scale := scales.get(f"{linear.name}.scale")) is not None:
+                module = folded.get_submodule(linear.path)
+                module.weight.mul_(scale if linear.role == "down" else scale[:, None])
+                if linear.role != "down" and module.bias is not None:
+                    module.bias.mul_(scale)
+    inputs = tiny.batch(model, rows=4, tokens=7)
+    found, written, bare = (tiny.output(each, inputs).detach() for each in (tuned, folded, model))
+    assert float((found - bare).abs().max()) > 0.01
+    assert float((found - written).abs().max() / written.abs().max()) < 1e-6
