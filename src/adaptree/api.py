@@ -303,7 +303,7 @@ def result(task: Task) -> dict[str, Any]:
 
 
 def methods(base: Base | str | Path = "minilm") -> list[dict[str, Any]]:
-    """Every method at its defaults: what it trains, how many weights that is on this base, when to choose it."""
+    """Every method at its defaults, from the fewest weights to the most: what it trains, when to choose it."""
     from adaptree.methods.method import METHODS, load_plugins
 
     load_plugins()
@@ -329,7 +329,7 @@ def methods(base: Base | str | Path = "minilm") -> list[dict[str, Any]]:
                 "refused": refused,
             }
         )
-    return rows
+    return sorted(rows, key=lambda row: (row["parameters"] is None, row["parameters"] or 0, row["method"]))
 
 
 def kind_of(name: str | None) -> Kind | None:

@@ -24,7 +24,7 @@ class Pfeiffer(Bottleneck):
     """
 
     name: ClassVar[str] = "pfeiffer"
-    paper: ClassVar[str] = "Pfeiffer et al. 2021, AdapterFusion (§2.2.3, A.2); 2020, MAD-X (§4.1)"
+    paper: ClassVar[str] = "Pfeiffer et al. 2021, AdapterFusion (A.2); 2020, MAD-X (§4.1)"
     trains: ClassVar[str] = "one bottleneck a layer, the head"
     choose: ClassVar[str] = "To stack or fuse tasks later, or for half the size of houlsby."
     roles: ClassVar[tuple[str, ...]] = ("feedforward",)

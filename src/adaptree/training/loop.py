@@ -138,6 +138,7 @@ class _Run:
         on_event: Callable[[Event], None],
     ) -> None:
         self.base, self.method, self.kind, self.settings = base, method, kind, settings
+        self.device_type = torch.device(base.device).type
         self.folder, self.on_event = folder, on_event
         if settings.epochs is None or settings.lr is None or settings.metric is None or settings.pooling is None:
             raise ValueError("settings must be resolved before a run")
@@ -162,7 +163,6 @@ class _Run:
         self.saving = 0.0
         self.stop = False
         self.crew = Crew(base.device)
-        self.device_type = torch.device(base.device).type
         if self.crew.size > 1 and settings.dropout and method.dynamic:
             raise TrainingError(f"{method.name} with the base's dropout cannot be trained by several processes.")
         self.cover: Sequence[tuple[Encoded, Array]] = (training, validation)
@@ -195,7 +195,9 @@ class _Run:
             decay = self.settings.weight_decay if self.method.decays(name) else 0.0
             groups.setdefault((self.method.rate(name), decay), []).append(p)
         self.rates = [rate for rate, _ in groups]
-        self.optimiser = torch.optim.AdamW([{"params": p, "weight_decay": d} for (_, d), p in groups.items()], lr=0.0)
+        options = [{"params": p, "weight_decay": decay} for (_, decay), p in groups.items()]
+        # One kernel for all weights: a fifth of the time, which counts where only a few layers are computed.
+        self.optimiser = torch.optim.AdamW(options, lr=0.0, fused=self.device_type in ("cpu", "cuda"))
 
     def _put(self) -> None:
         self.host.swap(self.method.weights(self.host.sites, self.host.frozen, self.v))
@@ -427,7 +429,7 @@ class _Run:
                     if f"{key}.{name}" in tensors
                 }
                 if kept:
-                    self.optimiser.state[p] = {k: t if k == "step" else t.to(p.device) for k, t in kept.items()}
+                    self.optimiser.state[p] = {key: t.to(p.device) for key, t in kept.items()}
 
 
 @contextlib.contextmanager
