@@ -57,3 +57,15 @@ $(PEERS)/numbers/.made: $(PEERS)/.installed tests/peers/models.py tests/peers/ma
 	$(PEERS)/bin/python tests/peers/make_bottleneck.py $(PEERS)/numbers
 	$(PEERS)/bin/python tests/peers/make_lora.py $(PEERS)/numbers
 	touch $@
+
+# What adaptree costs beside its peers. The data's folder is ADAPTREE_DATA; more options: make bench BENCH='--rows epoch'.
+.PHONY: bench bench-quick
+bench: $(VENV)/.developing $(PEERS)/.benching
+	$(PY) -m benchmarks.run --peers $(PEERS)/bin/python $(BENCH)
+
+bench-quick: $(VENV)/.developing $(PEERS)/.benching
+	$(PY) -m benchmarks.run --peers $(PEERS)/bin/python --quick $(BENCH)
+
+$(PEERS)/.benching: $(PEERS)/.installed benchmarks/requirements.txt
+	$(PEERS)/bin/$(PIP) --requirement benchmarks/requirements.txt
+	touch $@

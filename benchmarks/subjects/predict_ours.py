@@ -1,0 +1,27 @@
+"""Answers for a file of texts with a task bound to a loaded base."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from measured import LABELS, Measured, accuracy, arguments, read
+
+import adaptree as at
+
+
+def main() -> None:
+    asked = arguments(("texts", ""), ("task", ""))
+    measured = Measured()
+    base = at.load_base(asked.base)
+    measured.base_is_loaded()
+    bound = base.bind(at.Store(asked.task)["task"])
+    texts, wanted = read(asked.texts)
+    with measured.phase("answer"):
+        answers = [answer.label for answer in bound.predict(texts)]
+    names = json.loads((Path(asked.texts).parent / LABELS).read_text())
+    measured.say(score=accuracy([names.index(answer) for answer in answers], wanted))
+
+
+if __name__ == "__main__":
+    main()
