@@ -156,3 +156,38 @@ def test_a_task_of_another_base_is_refused_below_too(base: Base, task: Any, tmp_
     stranger = at.train(data, base=other, method="pfeiffer:8", epochs=1, baselines=False).task
     with pytest.raises(WrongBase, match="trained on another base"):
         base.bind(task("pfeiffer:8"), on=[stranger])
+
+
+def test_the_lower_task_acts_first_where_the_upper_one_has_norms_too(base: Base, task: Any) -> None:
+    generator = torch.Generator().manual_seed(3)
+    lower, upper = (
+        Task(t.record, {name: w + 0.3 * torch.randn(w.shape, generator=generator) for name, w in t.weights.items()})
+        for t in (task("pfeiffer:8"), task("pfeiffer(size=8, norms=true)", 1))
+    )
+    site = base.host.sites.sites[-1]
+    closing: Any = base.host.backbone.get_submodule(site.closing)
+    seen: list[Tensor] = []
+    bound = base.bind(upper, on=[lower])
+    handles = [
+        closing.register_forward_pre_hook(lambda _, args: seen.append(args[0]), prepend=True),  # before any task acts
+        closing.register_forward_hook(lambda _, args, output: seen.append(args[0])),  # what the norm was given
+    ]
+    try:
+        bound.logits(TEXTS[:1])
+    finally:
+        for handle in handles:
+            handle.remove()
+    r, found = seen
+
+    def norm(x: Tensor, v: dict[str, Tensor]) -> Tensor:
+        own = {key: v.get(f"norm.{site.closing}.{key}", getattr(closing, key)) for key in ("weight", "bias")}
+        return F.layer_norm(x, x.shape[-1:], own["weight"], own["bias"], closing.eps)
+
+    def step(r: Tensor, v: dict[str, Tensor]) -> Tensor:
+        name = f"{site.layer}.{site.role}"
+        inner = torch.relu(norm(r, v) @ v[f"{name}.down"] + v[f"{name}.down_bias"])
+        return r + inner @ v[f"{name}.up"] + v[f"{name}.up_bias"]
+
+    assert not torch.allclose(r, found, atol=1e-3)
+    torch.testing.assert_close(found, step(step(r, lower.weights), upper.weights), rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(found, step(step(r, upper.weights), lower.weights), atol=1e-4)

@@ -121,8 +121,8 @@ def train(
     from adaptree.training.search import search as run_search
 
     folder = None if store is None else run_folder(store, name)
-    if folder is not None:
-        checkpoint.prepare(folder)
+    if folder is not None and leads:
+        checkpoint.prepare(folder, anew=not resume)
     if other is None:
         train_rows, validation_rows = split(table, seed=asked.seed)
         parts = {"train": Part(table, train_rows), "validation": Part(table, validation_rows)}
@@ -169,9 +169,11 @@ def train(
             rest = (train_part, validation_part)  # one trunk for the search and for what follows it
             return fit(base, method, goal, (source, first), (source, held), settings, cover=rest, on_event=watch)
 
+        same = (table.digest, first.tobytes(), held.tobytes(), base.fingerprint, str(how))
         how, chosen, tried = run_search(
-            search, how, chosen, base.width, trial, folder=folder, resume=resume, on_event=on_event
-        )
+            search, how, chosen, base.width, trial, identity=same, device=base.device, folder=folder, resume=resume,
+            on_event=on_event,
+        )  # fmt: skip
         resume = resume and folder is not None and checkpoint.read(folder) is not None
     fitted = fit(
         base,
@@ -204,7 +206,9 @@ def train(
 
 def _fast(method: Method, base: Base, on_event: Callable[[Event], None]) -> Method:
     """The same method in the top third of the layers: docs/performance.md has the curve that says so."""
-    if method.layers is not None:
+    from adaptree.training.settings import top_third
+
+    if method.layers is not None or method.name == "top":
         raise UsageError(
             f"--fast chooses the layers, and {method} says which.", hint="Leave out --fast, or the layers."
         )
@@ -212,8 +216,11 @@ def _fast(method: Method, base: Base, on_event: Callable[[Event], None]) -> Meth
     if method.outside or method.lowest(base.host.sites):
         on_event(_note(f"--fast changes nothing: {method.name} leaves the lower layers alone already."))
         return method
-    top = max(1, round(depth / 3))
-    on_event(_note(f"--fast: only the top {top} of {depth} layers are trained; those below are computed once."))
+    if depth == 1:
+        on_event(_note("--fast changes nothing: this base has one layer."))
+        return method
+    top = top_third(depth)
+    on_event(_note(f"--fast: only the top {top} of {depth} layers are trained."))
     return parse(method, layers=f"top:{top}")
 
 

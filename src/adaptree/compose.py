@@ -11,7 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from adaptree.errors import CompositionError
-from adaptree.methods import Method, Params, Plan, Step
+from adaptree.methods import Before, Method, Params, Plan, Step
 from adaptree.sites import Sites
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def together(sites: Sites, frozen: Params, parts: Sequence[tuple[Method, Params]
         for path, entry in method.plan(sites, v).items():
             # A task's norm stands in the place of the base's: what acts on its output comes after it.
             here = entry if isinstance(entry, tuple) else (entry,)
-            steps.setdefault(path, []).extend((path not in replaced, step) for step in here)
+            steps.setdefault(path, []).extend((path not in replaced or isinstance(step, Before), step) for step in here)
     return {path: _one_or_more(step for _, step in sorted(of, key=_first)) for path, of in steps.items()}, weights
 
 

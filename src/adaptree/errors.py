@@ -15,6 +15,7 @@
     ├── TaskCorrupt               a task's files are damaged
     ├── StoreError                the store cannot be read or written
     └── TrainingError             a run that cannot start, go on, or be resumed
+        └── Diverged              its loss is not a number any more
 """
 
 from __future__ import annotations
@@ -82,6 +83,10 @@ class StoreError(AdaptreeError):
 
 
 class TrainingError(AdaptreeError):
+    pass
+
+
+class Diverged(TrainingError):
     pass
 
 

@@ -69,6 +69,8 @@ def fingerprint(backbone: nn.Module) -> str:
     """sha256 over the backbone's settings and weights, as hex."""
     config: dict[str, Any] = backbone.config.to_dict()  # type: ignore[operator, union-attr]
     settings = {key: config[key] for key in SETTINGS if config.get(key) is not None}
+    if config.get("is_decoder"):  # a BERT that looks only back
+        settings["is_decoder"] = True
     weights = {name: p for name, p in backbone.named_parameters() if not name.startswith(("pooler", "lm_head"))}
     return _hash(json.dumps(settings, sort_keys=True, default=str), weights)
 

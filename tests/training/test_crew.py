@@ -51,16 +51,14 @@ def test_a_batch_in_parts_takes_the_same_steps(base: Base, world: tuple[Path, Pa
         torch.testing.assert_close(found, whole, rtol=0, atol=1e-3)
 
 
-def test_one_part_is_the_very_same(base: Base, world: tuple[Path, Path]) -> None:
-    assert furthest(trained(base, world[1]), trained(base, world[1], accumulate=1)) == 0
-
-
 def test_steps_in_bf16_come_near_and_answers_stay_in_fp32(base: Base, world: tuple[Path, Path]) -> None:
     whole, half = trained(base, world[1]), trained(base, world[1], precision="bf16")
     assert 0 < furthest(whole, half) < 0.05
     assert all(tensor.dtype == torch.float32 for tensor in half.weights.values())
-    bound = base.bind(half)
-    assert torch.equal(bound.logits(["the lion"]), base.bind(half).logits(["the lion"]))
+    scored = at.api.evaluate(base.bind(half), world[1])["metrics"]["test"]
+    assert scored["accuracy"] == pytest.approx(
+        at.api.evaluate(base.bind(whole), world[1])["metrics"]["test"]["accuracy"], abs=0.1
+    )
 
 
 @pytest.mark.parametrize(("setting", "value"), [("precision", "bf15"), ("precision", "fp8"), ("accumulate", 0)])
@@ -69,32 +67,39 @@ def test_what_cannot_be_is_refused(base: Base, world: tuple[Path, Path], setting
         trained(base, world[1], **{setting: value})
 
 
-@pytest.mark.parametrize("method", ["houlsby:8", "houlsby(size=8, layers=top:1)", "lt_sft:0.05"])
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [
+        ("houlsby:8", []),
+        ("houlsby(size=8, layers=top:1)", []),
+        ("lora(rank=2, layers=top:1)", ["--search", 3]),
+    ],
+)
 def test_two_processes_train_the_task_that_one_does(
-    base: Base, world: tuple[Path, Path], tmp_path: Path, method: str
+    base: Base, world: tuple[Path, Path], tmp_path: Path, method: str, more: list[Any]
 ) -> None:
     pytest.importorskip("accelerate")
     folder, data = world
     options = ["--name", "words", "--base", folder, "--method", method, "--epochs", 2, "--lr", 5e-3, "--threads", 1]
-    launch = "accelerate.commands.launch --cpu --num_processes 2 --num_machines 1 --mixed_precision no"
+    # With --cpu the launcher starts one process only; told of several devices it starts as many.
+    launch = "accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no"
     command: list[Any] = [sys.executable, "-m", *launch.split(), "--dynamo_backend", "no", "-m", "adaptree", "train"]
-    command += [data, *options, "--batch-size", 16, "--store", tmp_path / "two"]
+    command += [data, *options, "--batch-size", 16, "--store", tmp_path / "two", "--device", "cpu", *more]
     environment = {**os.environ, "ADAPTREE_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=environment, timeout=240)
     assert done.returncode == 0, done.stderr[-800:]
     assert done.stdout.count("words@1") == 1, "one process speaks"
     assert "words@2" not in done.stdout
     two = Store(tmp_path / "two")["words"]
+    assert two.record.settings["processes"] == 2
+    if more:
+        assert len(two.record.extra["search"]) == 3
+        return
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         one = trained(base, data, method=method)
     finally:
         torch.set_num_threads(threads)
-    if method.startswith("lt_sft"):  # which weights moved most may hang on a last bit
-        assert two.record.metrics["validation"]["accuracy"] == pytest.approx(
-            one.record.metrics["validation"]["accuracy"], abs=0.12
-        )
-    else:
-        assert furthest(one, two) < 2e-4
-        assert two.record.metrics == one.record.metrics
+    assert furthest(one, two) < 2e-4
+    assert two.record.metrics == one.record.metrics

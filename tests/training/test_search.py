@@ -14,7 +14,7 @@ import adaptree as at
 from adaptree.base import Base, load_base
 from adaptree.data.split import split_again
 from adaptree.data.table import load
-from adaptree.errors import UsageError
+from adaptree.errors import Diverged, TrainingError, UsageError
 from adaptree.training import loop
 
 pytest.importorskip("optuna")
@@ -160,7 +160,7 @@ def test_fast_trains_the_top_third_and_says_so(base: Base, data: Path, cache: Pa
         on_event=lambda event: notes.append(event.get("text", "")),
     ).task.record  # fmt: skip
     assert record.method == "houlsby(size=8, layers=top:1)"
-    assert any("only the top 1 of 3 layers" in note for note in notes)
+    assert any("only the top 1 of 3 layers are trained" in note for note in notes)
     assert len(list(cache.glob("*.states"))) == 1
 
 
@@ -173,3 +173,79 @@ def test_fast_and_layers_exclude_each_other_and_head_needs_neither(base: Base, d
         on_event=lambda event: notes.append(event.get("text", "")),
     )  # fmt: skip
     assert any("changes nothing" in note for note in notes)
+
+
+def test_a_date_is_a_seed_too(base: Base, data: Path) -> None:
+    assert len(searched(base, data, 2, seed=20261116, epochs=1).task.record.extra["search"]) == 2
+
+
+def test_a_search_of_other_data_is_not_gone_on_with(
+    base: Base, data: Path, tmp_path: Path, runs: list[dict[str, Any]]
+) -> None:
+    def stop(event: dict[str, Any]) -> None:
+        if event["event"] == "trial" and event["number"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        searched(base, data, 4, name="a", store=tmp_path / "store", on_event=stop)
+    runs.clear()
+    other = words_csv(tmp_path / "other.csv", 130, seed=9)
+    searched(base, other, 4, name="a", store=tmp_path / "store", resume=True)
+    assert len(runs) == 5, "all four trials and the task itself"
+
+
+def test_trials_whose_loss_is_no_number_do_not_end_the_search(
+    base: Base, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = loop.fit
+
+    def burst(*args: Any, **more: Any) -> Any:
+        if args[5].lr > 5e-3:
+            raise Diverged("the loss is not a number any more.")
+        return real(*args, **more)
+
+    monkeypatch.setattr(loop, "fit", burst)
+    trials = searched(base, data, 8, epochs=2).task.record.extra["search"]
+    assert any(t["score"] is None and t["stopped"] for t in trials)
+    with pytest.raises(TrainingError, match=r"each of the 3 trials.*--lr 0\.1"):
+        searched(base, data, 3, epochs=2, lr=1.0)
+
+
+def test_ctrl_c_in_a_trial_ends_the_search_and_keeps_the_trials(
+    base: Base, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = loop.fit, []
+
+    def pressed(*args: Any, **more: Any) -> Any:
+        calls.append(args)
+        fit = real(*args, **more)
+        fit.finished = len(calls) < 3  # what a run says after Ctrl-C
+        return fit
+
+    monkeypatch.setattr(loop, "fit", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        searched(base, data, 5, name="a", store=tmp_path / "store", epochs=1)
+    assert len(calls) == 3
+    assert len((tmp_path / "store" / "runs" / "a" / "search.jsonl").read_text().splitlines()) == 3
+
+
+def test_a_run_that_begins_anew_forgets_what_an_older_one_left(base: Base, data: Path, tmp_path: Path) -> None:
+    left = tmp_path / "store" / "runs" / "a"
+    left.mkdir(parents=True)
+    for name in ("checkpoint.safetensors", "search.jsonl"):
+        (left / name).write_text("{}")
+
+    def stop(event: dict[str, Any]) -> None:
+        if event["event"] == "trial" and event["number"] == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        searched(base, data, 3, name="a", store=tmp_path / "store", on_event=stop, epochs=1)
+    record = searched(base, data, 3, name="a", store=tmp_path / "store", resume=True, epochs=1).task.record
+    assert len(record.extra["search"]) == 3
+
+
+def test_a_size_that_follows_the_width_is_searched_too(base: Base, data: Path) -> None:
+    trials = searched(base, data, 6, method="pfeiffer(layers=top:1)", epochs=1).task.record.extra["search"]
+    assert trials[0]["method"] == "pfeiffer(size=2, layers=top:1)"
+    assert len({t["method"] for t in trials}) > 1

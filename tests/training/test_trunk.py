@@ -6,6 +6,7 @@ import csv
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -19,7 +20,9 @@ from torch import Tensor
 
 import adaptree as at
 from adaptree.base import Base, load_base
+from adaptree.errors import UsageError
 from adaptree.host import Host, share
+from adaptree.methods import Houlsby
 from adaptree.training import loop, trunk
 
 METHODS = [
@@ -140,7 +143,7 @@ def restarted(host: Host, depth: int) -> bool:
     inputs = tiny.batch(host.backbone, rows=4, tokens=9)
     form = trunk.restarts(host, depth)
     with torch.inference_mode():
-        state = trunk._state(trunk._below(host, depth, inputs))
+        state = trunk._state(trunk._below(trunk.tree_of(host), depth, inputs))
         tree = Host(share(host.model), host.architecture)
         trunk._cut(tree, depth, form, lambda: state)
         found, whole = tree.backbone(**inputs), host.backbone(**inputs)
@@ -182,9 +185,12 @@ def test_a_trunk_that_does_not_fit_is_left_out_and_training_goes_on(
     assert same(without, trained(base, data, "houlsby(size=8, layers=top:2)")[0])
 
 
-def test_a_bound_that_is_no_number_is_refused(base: Base, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ADAPTREE_CACHE_BYTES", "much")
-    with pytest.raises(at.errors.UsageError, match="ADAPTREE_CACHE_BYTES is not a number"):
+@pytest.mark.parametrize("bound", ["much", "inf", "-1", "nan"])
+def test_a_bound_that_is_no_number_is_refused(
+    base: Base, data: Path, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    monkeypatch.setenv("ADAPTREE_CACHE_BYTES", bound)
+    with pytest.raises(UsageError, match="ADAPTREE_CACHE_BYTES is not a number"):
         trained(base, data, "head")
 
 
@@ -242,6 +248,7 @@ print(hashlib.sha256(b"".join(t.numpy().tobytes() for _, t in sorted(bound.task.
 
 SLOW = """
 import time
+from adaptree.methods import Houlsby
 from adaptree.training import loop, trunk
 below = trunk._below
 def wait(*args):
@@ -254,7 +261,7 @@ trunk._below = wait
 
 def test_two_processes_at_once_get_the_same_bits_and_one_file(tmp_path: Path, data: Path, cache: Path) -> None:
     folder = tiny_base(tmp_path / "tiny", layers=4)
-    command = [sys.executable, "-c", RUN, str(folder), str(data)]
+    command = [sys.executable, "-c", SLOW + RUN, str(folder), str(data)]  # slow: both are at it at the same time
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     digests = [process.communicate(timeout=120)[0].split()[-1] for process in running]
     assert digests[0] == digests[1]
@@ -308,3 +315,53 @@ def test_everything_that_moves_a_bit_is_in_the_name(base: Base, data: Path, cach
     finally:
         torch.set_num_threads(threads)
     assert len(list(cache.glob("*.states"))) == 6
+
+
+def test_predictions_in_another_thread_and_a_fill_do_not_meet(base: Base, data: Path, cache: Path) -> None:
+    right, _ = trained(base, data, "houlsby(size=8, layers=top:2)", trunk="off")
+    bound = at.train(data, base=base, method="pfeiffer:8", epochs=1, baselines=False)
+    expected, wrong, stop = bound.logits(["the lion"]), [], threading.Event()
+
+    def predict() -> None:
+        while not stop.is_set():
+            try:
+                if not torch.equal(bound.logits(["the lion"]), expected):
+                    wrong.append("other bits")
+            except Exception as error:
+                wrong.append(repr(error))
+
+    thread = threading.Thread(target=predict)
+    thread.start()
+    try:
+        for _ in range(8):
+            for path in cache.glob("*.states"):
+                path.unlink()
+            assert same(right, trained(base, data, "houlsby(size=8, layers=top:2)")[0])
+    finally:
+        stop.set()
+        thread.join()
+    assert wrong == []
+
+
+def test_what_others_leave_in_the_cache_is_cleared_before_it_is_full(base: Base, data: Path, cache: Path) -> None:
+    cache.mkdir(parents=True)
+    (cache / "dead.partial").write_bytes(b"x" * 1000)
+    trained(base, data, "head", epochs=1)
+    assert not (cache / "dead.partial").exists()
+
+
+def test_the_record_says_what_was_really_done(base: Base, data: Path) -> None:
+    def settings(method: str) -> dict[str, Any]:
+        return at.train(data, base=base, method=method, epochs=1, baselines=False).task.record.settings
+
+    assert settings("houlsby(size=8, layers=top:1)")["trunk_depth"] == 3
+    assert settings("houlsby:8")["trunk_depth"] == 0
+    assert (settings("head")["processes"], settings("head")["device"]) == (1, "cpu")
+
+
+def test_a_method_that_touches_more_than_it_says_gets_no_trunk(
+    base: Base, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Houlsby, "lowest", lambda self, sites: 2)
+    _, notes = trained(base, data, "houlsby:8", epochs=1)
+    assert "acts below layer 2" in notes[0]

@@ -144,10 +144,11 @@ class Progress:
         self._line(f"note: {event['text']}")
 
     def _trial(self, event: Event) -> None:
+        found = "the loss is no number" if event["score"] is None else f"{event['metric']} {event['score']:.4f}"
         ended = f"stopped after {len(event['course'])} epochs" if event["stopped"] else f"{event['epochs']} epochs"
         self._line(
             f"trial {event['number'] + 1}/{event['trials']}  {event['method']}, lr {event['lr']:.2g}, {ended}: "
-            f"{event['metric']} {event['score']:.4f}  {event['seconds']:.0f} s"
+            f"{found}  {event['seconds']:.0f} s"
         )
 
     def _start(self, event: Event) -> None:

@@ -98,7 +98,8 @@ def train(
                 fast=fast, search=search,
             )  # fmt: skip
     except KeyboardInterrupt:
-        if not any(api.run_folder(where, name).glob("*.safetensors")):
+        kept = api.run_folder(where, name)
+        if not any(kept.glob("*.safetensors")) and not (kept / "search.jsonl").exists():
             raise
         raise TrainingError("stopped; what was trained so far is kept.", hint=f"Go on with: {_again()}") from None
     crew.dismiss()

@@ -64,7 +64,8 @@ def prepare(
         chosen, held = np.arange(len(table)), np.arange(len(other))
     kept = sample(table, chosen, most)
     if len(kept) < len(chosen):
-        note = f"{len(kept):,} of the {len(chosen):,} training rows are used, a sample drawn with seed 0."
+        note = f"{len(kept):,} of the {len(chosen):,} training rows are used, a sample drawn with seed 0"
+        note += "; as many as half of that to validate." if validation is None else "."
         on_event({"event": "note", "text": note})
     columns = table.columns
     files: dict[str, str] = {}

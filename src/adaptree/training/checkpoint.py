@@ -22,10 +22,16 @@ SEARCH = "search.jsonl"
 """Where a search keeps its trials, beside the checkpoint."""
 
 
-def prepare(folder: Path) -> None:
-    """Make the run's folder, so that a store which cannot be written is said before the work, not after."""
+def prepare(folder: Path, anew: bool = False) -> None:
+    """Make the run's folder, so that a store which cannot be written is said before the work, not after.
+
+    `anew` clears away what an earlier run of this name left, so that nothing of it is resumed by mistake.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if anew:
+            for name in (FILE, SEARCH):
+                (folder / name).unlink(missing_ok=True)
         for left in folder.glob(f"{FILE}.partial*"):
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - left.stat().st_mtime > DAY:  # of a process that was killed

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from adaptree.errors import UsageError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+T = TypeVar("T")
 
 
 def rank() -> int:
@@ -83,3 +86,13 @@ class Crew:
         whole[self.share(count)] = mine.to(self.device)
         torch.distributed.all_reduce(whole)
         return whole.cpu()
+
+    def tell(self, what: T) -> T:
+        """What the first process has, for all of them."""
+        import torch
+
+        if self.size == 1:
+            return what
+        box = [what]
+        torch.distributed.broadcast_object_list(box, src=0)
+        return box[0]

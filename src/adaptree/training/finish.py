@@ -88,7 +88,7 @@ def finish(
         trained_percent=100 * counts["trained"] / counts["base"],
         seconds=round(fit.seconds, 3),
         seed=settings.seed,
-        settings={**settings.to_dict(), "best_epoch": fit.best, "finished": fit.finished},
+        settings={**settings.to_dict(), "best_epoch": fit.best, "finished": fit.finished, **fit.used},
         history=fit.history,
         examples=_examples(training),
         extra=extra,

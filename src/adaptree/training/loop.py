@@ -22,13 +22,13 @@ from adaptree import heads, metrics
 from adaptree.base import Base, score
 from adaptree.data.batch import epoch as batches_of
 from adaptree.data.encode import Encoded, Row
-from adaptree.errors import TrainingError
+from adaptree.errors import Diverged, TrainingError
 from adaptree.heads import Classify, Kind, Regress
 from adaptree.host import Host, share, without_dropout
 from adaptree.methods import Method
 from adaptree.training import checkpoint, trunk
 from adaptree.training.crew import Crew
-from adaptree.training.settings import Settings, learning_rate
+from adaptree.training.settings import Settings, learning_rate, top_third
 
 Array = np.ndarray[Any, Any]
 Event = dict[str, Any]
@@ -47,6 +47,8 @@ class Fit:
     """Number of the best epoch, from 1; 0 before the first is done."""
     seconds: float
     finished: bool
+    used: dict[str, Any] = field(default_factory=dict)
+    """What it was really done with: the depth of the trunk, the number of processes, the device."""
     logits: Tensor | None = None
     """The best epoch's on the validation rows, where they are the very bits that the task gives."""
 
@@ -63,6 +65,8 @@ class _State:
     tokens: int = 0
     loss: float = 0.0
     best: int = 0
+    trunk: int = 0
+    """The layers below this one are computed once."""
     seconds: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list)
 
@@ -116,7 +120,7 @@ def _learn(
     entry = {"epoch": 1, "rows": len(rows), "train_loss": 0.0, "validation_loss": loss, **scored}
     entry["seconds"] = round(seconds, 3)
     on_event({"event": "epoch", "epochs": 1, "best": 1, "metric": settings.metric, **entry})
-    return Fit(v, [entry], 1, seconds, True, logits)
+    return Fit(v, [entry], 1, seconds, True, logits=logits)
 
 
 def _scores(kind: Kind, targets: Array, logits: Tensor) -> tuple[dict[str, float], float]:
@@ -239,10 +243,20 @@ class _Run:
 
     def _open_trunk(self) -> None:
         """Have the layers that never change computed once; where that cannot be, say why."""
+        before, begun = self.state.trunk, self.state.step or self.state.epoch or self.state.stage
         try:
-            trunk.open_trunk(self.base, self.host, self._lowest(), self._inputs, self.settings.trunk, self._note)
+            depth = self._lowest()
+            trunk.open_trunk(self.base, self.host, depth, self._inputs, self.settings.trunk, self._note)
+            self.state.trunk = depth
         except trunk.Unfit as why:
+            self.state.trunk = 0
             self._note(f"no layer is computed once for all: {why}.")
+        exact = self.settings.trunk != "fp16" and self.settings.precision == "fp32"
+        if begun and not exact and self.state.trunk != before:
+            raise TrainingError(
+                "the states of the lower layers cannot be kept as when this run began: it would not be the same run.",
+                hint="Make room in the cache folder, or train without --resume.",
+            )
 
     def _lowest(self) -> int:
         if self.settings.trunk == "off":
@@ -250,8 +264,14 @@ class _Run:
         if self.settings.dropout:
             raise trunk.Unfit("the base's dropout is on")
         if not (lowest := self.method.lowest(self.host.sites)):
-            top = f"top:{max(1, self.host.sites.depth // 3)}"
+            if self.host.sites.depth == 1:
+                raise trunk.Unfit("this base has one layer, and it is trained")
+            top = f"top:{top_third(self.host.sites.depth)}"
             raise trunk.Unfit(f"all layers are trained; --fast, or --layers {top}, leaves the lower ones alone")
+        lower = tuple(f"{path}." for path in self.host.sites.layers[:lowest])
+        touched = [*self.host.plan, *self.method.weights(self.host.sites, self.host.frozen, self.v)]
+        if any(f"{path}.".startswith(lower) for path in touched):  # a plug-in's, perhaps
+            raise trunk.Unfit(f"{self.method.name} acts below layer {lowest}, the lowest that it says it touches")
         if any(len(source.table) > Encoded.KEEP for source, _ in self.cover):
             raise trunk.Unfit(f"the data has more than {Encoded.KEEP:,} rows")
         return lowest
@@ -289,13 +309,11 @@ class _Run:
         lr = learning_rate(progress, self.lr, settings.warmup)
         for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
             group["lr"] = lr * rate
-        share = self.crew.share(len(rows))
-        value, stop = self.crew.add_up(
-            self.trained.values(), [self._backward(indices[share], rows[share]), float(self.pressed())]
-        )
+        loss = self._backward(indices, rows)
+        value, stop = self.crew.add_up(self.trained.values(), [loss, float(self.pressed())])
         self.stop = bool(stop)
         if not math.isfinite(value):
-            raise TrainingError(
+            raise Diverged(
                 f"the loss is not a number any more at step {state.step + 1} of epoch {state.epoch + 1}.",
                 hint=f"Try a smaller learning rate: --lr {self.lr / 10:g}",
             )
@@ -317,23 +335,36 @@ class _Run:
 
     def _backward(self, indices: Array, rows: list[Row]) -> float:
         """Add this process's share of a batch to the gradients, in parts if asked for; the sum of its rows' losses."""
-        value = 0.0
-        each = -(-len(rows) // self.settings.accumulate) or 1
-        for start in range(0, len(rows), each):
+        value, settings = 0.0, self.settings
+        most = -(-len(rows) // self.crew.size)  # of any process: all of them take the same number of parts
+        each = -(-most // settings.accumulate)
+        share = self.crew.share(len(rows))
+        indices, rows = indices[share], rows[share]
+        for part, start in enumerate(range(0, most, each)):
+            self._chance(part)
             if self.method.dynamic:
                 self._put()
+            if self.crew.rank:
+                self._chance(part, self.crew.rank)  # gates are drawn alike by all, dropout is each one's own
             here = slice(start, start + each)
-            with torch.autocast(self.device_type, torch.bfloat16, enabled=self.settings.precision == "bf16"):
+            if not rows[here]:
+                continue
+            with torch.autocast(self.device_type, torch.bfloat16, enabled=settings.precision == "bf16"):
                 hidden, mask = self.base.hidden(rows[here], self.host)
                 logits = heads.apply(heads.pool(hidden, mask, self.pooling), self.v)
             targets = torch.from_numpy(self.source.table.targets[indices[here]]).to(self.base.device)
             # Every row weighs the same, also in a batch that is not full.
             loss = self.kind.loss(logits.float(), targets, self.class_weights).sum()
-            penalty = self.method.penalty(self.v) if start == 0 and self.crew.rank == 0 else None
-            whole = loss / self.settings.batch_size if penalty is None else loss / self.settings.batch_size + penalty
+            penalty = self.method.penalty(self.v) if part == 0 and self.crew.rank == 0 else None
+            whole = loss / settings.batch_size if penalty is None else loss / settings.batch_size + penalty
             whole.backward()  # type: ignore[no-untyped-call]
             value += float(loss.detach())
         return value
+
+    def _chance(self, *more: int) -> None:
+        """What is drawn in a step is a function of the seed and the step: a resumed run draws the same."""
+        words = repr((self.settings.seed, self.state.stage, self.state.step, *more)).encode()
+        torch.manual_seed(int.from_bytes(hashlib.sha256(words).digest()[:7], "little"))
 
     def _close_epoch(self) -> None:
         state = self.state
@@ -382,8 +413,10 @@ class _Run:
     def _fit(self, *, finished: bool) -> Fit:
         v = {name: tensor.cpu() for name, tensor in self.best_v.items()}
         best = self.state.best if self.state.stage + 1 == self.method.stages else 0  # before that there is no task
-        exact = self.settings.trunk != "fp16"
-        return Fit(v, self.state.history, best, self.state.seconds, finished, self.best_logits if exact else None)
+        exact = self.settings.trunk != "fp16" or not self.state.trunk
+        used = {"trunk_depth": self.state.trunk, "processes": self.crew.size, "device": self.base.device}
+        logits = self.best_logits if exact else None
+        return Fit(v, self.state.history, best, self.state.seconds, finished, used, logits)
 
     def _save_if_due(self) -> None:
         if (began := time.monotonic()) - self.saved > CHECKPOINT_SECONDS * max(1.0, self.saving):
@@ -395,7 +428,7 @@ class _Run:
         if self.folder is None or self.crew.rank:
             return
         self.state.seconds = time.monotonic() - self.clock
-        tensors: dict[str, Tensor] = {"random": torch.get_rng_state()}
+        tensors: dict[str, Tensor] = {}
         if self.best_logits is not None:
             tensors["logits"] = self.best_logits
         for name, p in self.v.items():
@@ -419,7 +452,6 @@ class _Run:
         self.state = _State(**state)
         self._take({name.removeprefix("now."): t for name, t in tensors.items() if name.startswith("now.")})
         self.best_logits = tensors.get("logits")
-        torch.set_rng_state(tensors["random"])
         with torch.no_grad():
             for name, p in self.v.items():
                 self.best_v[name] = tensors[f"best.{name}"].to(p.device)

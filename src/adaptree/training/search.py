@@ -7,7 +7,9 @@ are not seen by any of them.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from adaptree import metrics
-from adaptree.errors import UsageError
+from adaptree.errors import Diverged, TrainingError, UsageError
 from adaptree.methods import Method, parse
 from adaptree.training import checkpoint
+from adaptree.training.crew import Crew
 from adaptree.training.loop import Fit
 from adaptree.training.settings import Settings
 
@@ -37,8 +40,8 @@ class Trial:
     method: str
     lr: float
     epochs: int
-    score: float
-    """The best epoch's, on the rows held out for the search."""
+    score: float | None
+    """The best epoch's, on the rows held out for the search; none where the loss ceased to be a number."""
     course: list[float]
     """The score after each epoch."""
     stopped: bool
@@ -53,13 +56,16 @@ def search(
     width: int,
     run: Callable[[Method, Settings, Callable[[Event], None]], Fit],
     *,
+    identity: tuple[Any, ...] = (),
+    device: str = "cpu",
     folder: Path | None = None,
     resume: bool = False,
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> tuple[Method, Settings, list[Trial]]:
     """The best of so many settings, the given one among them; with `resume`, those kept in `folder` are not run again.
 
-    What is tried next depends on the seed and on what came of the trials before it, and on nothing else.
+    What is tried next depends on the seed and on what came of the trials before it, and on nothing else. What was kept
+    counts for the same `identity` and settings only.
     """
     if trials < 1:
         raise UsageError(f"a search needs at least one trial, not {trials}.")
@@ -68,42 +74,49 @@ def search(
     sign = 1.0 if metrics.better(str(settings.metric), 1.0, 0.0) else -1.0
     pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=FACTOR)
     study = optuna.create_study(direction="maximize", pruner=pruner)
-    study.enqueue_trial({"lr": settings.lr, "size": getattr(method, method.main, None), "epochs": settings.epochs})
+    study.enqueue_trial({"lr": settings.lr, "size": _given(method, width), "epochs": settings.epochs})
+    crew = Crew(device)
     file = None if folder is None else folder / checkpoint.SEARCH
-    done = _read(file, settings) if resume else []
+    key = hashlib.sha256(repr((identity, settings.to_dict())).encode()).hexdigest()
+    done = crew.tell(_read(file, key) if resume and crew.rank == 0 else [])
     found: list[Trial] = []
     for number in range(trials):
-        study.sampler = optuna.samplers.TPESampler(seed=settings.seed * 1009 + number, n_startup_trials=5)
+        study.sampler = optuna.samplers.TPESampler(seed=(settings.seed * 1009 + number) % 2**32, n_startup_trials=5)
         asked = study.ask(space)
         how = parse(method, **{method.main: asked.params["size"]}) if "size" in asked.params else method
         chosen = replace(settings, lr=asked.params["lr"], epochs=asked.params["epochs"])
         same = (number, str(how), chosen.lr, chosen.epochs)
         kept = next((t for t in done if (t.number, t.method, t.lr, t.epochs) == same), None)
-        trial = _try(same, how, chosen, run, asked, sign, kept)
+        trial = _try(same, how, chosen, run, asked, sign, kept, on_event)
         state = optuna.trial.TrialState.PRUNED if trial.stopped else optuna.trial.TrialState.COMPLETE
-        study.tell(asked, None if trial.stopped else sign * trial.score, state=state)
+        study.tell(asked, None if trial.stopped or trial.score is None else sign * trial.score, state=state)
         found.append(trial)
         on_event({"event": "trial", "trials": trials, "metric": settings.metric, **asdict(trial)})
-        if file is not None:
-            _write(file, settings, found)
-    best = max((t for t in found if not t.stopped), key=lambda t: (sign * t.score, -t.number))
+        if file is not None and kept is None and crew.rank == 0:
+            _write(file, key, found)
+    whole = [(sign * t.score, -t.number, t) for t in found if not t.stopped and t.score is not None]
+    if not whole:
+        raise TrainingError(
+            f"the loss of each of the {trials} trials ceased to be a number.",
+            hint=f"Search around a smaller learning rate: --lr {float(settings.lr or 0) / 10:g}",
+        )
+    best = max(whole)[2]
     return parse(best.method), replace(settings, lr=best.lr, epochs=best.epochs), found
 
 
-def _write(file: Path, settings: Settings, trials: Sequence[Trial]) -> None:
+def _write(file: Path, key: str, trials: Sequence[Trial]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    lines = [{"settings": settings.to_dict()}, *(asdict(trial) for trial in trials)]
-    partial = file.with_suffix(".partial")
-    partial.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    partial = file.with_suffix(f".partial-{os.getpid()}")
+    partial.write_text("".join(json.dumps(line) + "\n" for line in [{"key": key}, *map(asdict, trials)]))
     partial.replace(file)
 
 
-def _read(file: Path | None, settings: Settings) -> list[Trial]:
+def _read(file: Path | None, key: str) -> list[Trial]:
     """The trials of a search that was stopped, if it was this one."""
     if file is None or not file.is_file():
         return []
     first, *rest = [json.loads(line) for line in file.read_text().splitlines()]
-    return [Trial(**line) for line in rest] if first["settings"] == settings.to_dict() else []
+    return [Trial(**line) for line in rest] if first.get("key") == key else []
 
 
 def _try(
@@ -114,35 +127,43 @@ def _try(
     asked: Any,
     sign: float,
     kept: Trial | None,
+    on_event: Callable[[Event], None],
 ) -> Trial:
     """Run one setting, or go through what is known of it, telling the pruner after each epoch."""
     course: list[float] = []
     last = int(settings.epochs or 0) * method.stages
 
-    def weak(score: float) -> bool:
-        course.append(score)
-        asked.report(sign * score, len(course))
+    def weak(value: float) -> bool:
+        course.append(value)
+        asked.report(sign * value, len(course))
         return bool(asked.should_prune()) and len(course) < last
 
     if kept is not None:
-        for score in kept.course:
-            weak(score)
+        for value in kept.course:
+            weak(value)
         return kept
 
     def watch(event: Event) -> None:
+        if event["event"] == "note" and named[0] == 0:  # once is enough
+            on_event(event)
         if event["event"] == "epoch" and weak(event[str(settings.metric)]):
             raise _Weak
 
     began = time.monotonic()
     stopped = False
+    score: float | None
     try:
         fit = run(method, settings, watch)
+        if not fit.finished:
+            raise KeyboardInterrupt  # the run ended its step and would be kept; the search ends with it
         score = [h for h in fit.history if h.get("stage", 0) == method.stages - 1][fit.best - 1][str(settings.metric)]
     except _Weak:
         stopped, score = True, sign * max(sign * value for value in course)
+    except Diverged:
+        stopped, score = True, None
     number, spelled, lr, epochs = named
     seconds = round(time.monotonic() - began, 3)
-    return Trial(number, spelled, float(lr or 0), int(epochs or 0), float(score), course, stopped, seconds)
+    return Trial(number, spelled, float(lr or 0), int(epochs or 0), score, course, stopped, seconds)
 
 
 class _Weak(Exception):
@@ -168,7 +189,14 @@ def _space(optuna: Any, method: Method, settings: Settings, width: int) -> dict[
     epochs = sorted({max(1, settings.epochs // 2), settings.epochs})
     space["epochs"] = optuna.distributions.CategoricalDistribution(epochs)
     usual = {"size": SIZES, "rank": RANKS}.get(method.main, ())
-    given = getattr(method, method.main, None)
-    if usual and given is not None and not getattr(method, "heads", None):  # a size that heads divide has its own steps
-        space["size"] = optuna.distributions.CategoricalDistribution(sorted({given, *(n for n in usual if n <= width)}))
+    if (given := _given(method, width)) is not None:
+        sizes = sorted({given, *(n for n in usual if n <= width)})
+        space["size"] = optuna.distributions.CategoricalDistribution(sizes)
     return space
+
+
+def _given(method: Method, width: int) -> int | None:
+    """The size to begin with; none for a method that has no such number, or one that must fit its heads."""
+    if method.main not in ("size", "rank") or hasattr(method, "heads"):
+        return None
+    return getattr(method, method.main) or max(1, width // 16)

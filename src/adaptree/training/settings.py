@@ -47,7 +47,7 @@ class Settings:
     precision: str = "fp32"
     """What a training step computes in: fp32, or bf16 where the device is quick at it; answers are always in fp32."""
     trunk: str = "fp32"
-    """How the states below the lowest trained layer are kept: fp32 (the same bits as without), fp16, or off."""
+    """How states below the lowest trained layer are kept: fp32 (in fp32 steps the same bits as without), fp16, off."""
 
     def __post_init__(self) -> None:
         for name, low, whole in (
@@ -99,6 +99,11 @@ class Settings:
 
     def to_dict(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+def top_third(depth: int) -> int:
+    """How many layers --fast trains, from the top."""
+    return max(1, round(depth / 3))
 
 
 def default_epochs(rows: int) -> int:

@@ -65,19 +65,26 @@ def restarts(host: Host, depth: int) -> int:
     if any(site.calls > 1 for site in sites.sites):
         raise Unfit(f"the layers of {sites.architecture} share their weights")
     unlike = Unfit(f"{sites.architecture} cannot be restarted from the middle with the same bits")
-    backbone, inputs = host.backbone, probe_inputs(host.backbone)
-    with torch.inference_mode(), host.running({}):
-        whole = backbone(**inputs).last_hidden_state
-        output = _below(host, depth, inputs)
+    inputs = probe_inputs(host.backbone)
+    with torch.inference_mode():
+        whole = tree_of(host).backbone(**inputs).last_hidden_state
+        output = _below(tree_of(host), depth, inputs)
         rest = output[1:] if isinstance(output, tuple) else ()
         if any(extra is not None for extra in rest):  # such as T5's position bias, which the layers above need
             raise unlike
-        tree = Host(share(host.model), host.architecture)
+        tree = tree_of(host)
         form = len(output) if isinstance(output, tuple) else 0
         _cut(tree, depth, form, lambda: _state(output))
         if not torch.equal(tree.backbone(**inputs).last_hidden_state, whole):
             raise unlike
     return form
+
+
+def tree_of(host: Host) -> Host:
+    """The same base in a tree of its own: what is hooked there is met by no other thread."""
+    tree = Host(share(host.model), host.architecture)
+    tree.model.eval()
+    return tree
 
 
 def open_trunk(
@@ -95,19 +102,17 @@ def open_trunk(
     total = sum(sizes.values()) * dtype.itemsize
     folder = cache.folder() / "trunk"
     if total > (most := room(folder)):
-        raise Unfit(
-            f"its states are {total / 1e9:.1f} GB, and the cache may take {most / 1e9:.1f} GB (ADAPTREE_CACHE_BYTES)"
-        )
+        raise Unfit(f"its states are {_size(total)}, and the cache may take {_size(most)} (ADAPTREE_CACHE_BYTES)")
     path = folder / f"{_name(base, depth, precision, ordered)}.states"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _alone(path.with_suffix(".lock")):
-            if not path.is_file() or path.stat().st_size != total:
-                note(f"computing the {depth} lower layers once for {len(ordered):,} texts ({total / 1e6:.0f} MB).")
+            if _bytes(path) != total:
+                note(f"computing the {depth} lower layers once for {len(ordered):,} texts ({_size(total)}).")
+                _evict(folder, total, keep=path)
                 _fill(base, depth, members, sizes, dtype, path, total)
-                _evict(folder, keep=path)
-            os.utime(path)
             flat = np.memmap(path, dtype=dtype, mode="r")
+            os.utime(path)
     except OSError as error:
         raise Unfit(f"the cache cannot be written ({error.strerror or error})") from error
     groups, places = _views(flat, members, sizes, base.width)
@@ -119,11 +124,25 @@ def room(folder: Path) -> int:
     said = os.environ.get("ADAPTREE_CACHE_BYTES")
     try:
         most = int(float(said)) if said else 8_000_000_000
-    except ValueError:
-        raise UsageError(f"ADAPTREE_CACHE_BYTES is not a number: {said!r}.", hint="8e9 is 8 GB.") from None
+        if most < 0:
+            raise ValueError
+    except (ValueError, OverflowError):
+        raise UsageError(f"ADAPTREE_CACHE_BYTES is not a number of bytes: {said!r}.", hint="8e9 is 8 GB.") from None
     there = next((p for p in (folder, *folder.parents) if p.exists()), Path("/"))
-    kept = sum(path.stat().st_size for path in folder.glob("*.states")) if folder.is_dir() else 0
+    kept = sum(map(_bytes, folder.glob("*.states"))) if folder.is_dir() else 0
     return min(most, (shutil.disk_usage(there).free + kept) // 2)
+
+
+def _bytes(path: Path) -> int:
+    """A file's size; 0 where another process has just removed it."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"
 
 
 def _key(row: Row) -> bytes:
@@ -132,14 +151,19 @@ def _key(row: Row) -> bytes:
 
 def _name(base: Base, depth: int, precision: str, ordered: Sequence[tuple[bytes, Row]]) -> str:
     """A digest of all that moves a bit of the states."""
-    config: Any = base.host.backbone.config
-    digest = hashlib.sha256(
-        repr(
-            (FORMAT, base.fingerprint, depth, precision, base.encoder.pad_id, base.device, torch.__version__,
-             torch.get_num_threads(), torch.backends.cpu.get_cpu_capability(), torch.backends.mkldnn.is_available(),  # type: ignore[no-untyped-call]
-             getattr(config, "_attn_implementation", None), str(base.host.sites.dtype))
-        ).encode()
+    import transformers
+
+    backbone: Any = base.host.backbone
+    config = {key: value for key, value in backbone.config.to_dict().items() if not key.startswith("_")}
+    device = torch.device(base.device)
+    facts = (
+        FORMAT, base.fingerprint, depth, base.host.sites.layers[depth - 1], precision, base.encoder.pad_id, config,
+        backbone.config._attn_implementation, str(base.host.sites.dtype), torch.__version__, transformers.__version__,
+        device.type if device.type == "cpu" else torch.cuda.get_device_name(device), torch.get_num_threads(),
+        torch.backends.cpu.get_cpu_capability(), torch.backends.mkldnn.enabled, torch.get_float32_matmul_precision(),
+        torch.backends.cuda.matmul.allow_tf32, torch.are_deterministic_algorithms_enabled(),
     )  # fmt: skip
+    digest = hashlib.sha256(repr(facts).encode())
     for key, _ in ordered:
         digest.update(len(key).to_bytes(4, "little") + key)
     return digest.hexdigest()[:40]
@@ -170,16 +194,20 @@ def _fill(
 ) -> None:
     """Compute the states and put the file in its place, whole."""
     partial = path.with_suffix(".partial")  # one name: whoever is here holds the lock, and a dead one's is stale
-    with partial.open("wb") as file:
-        _reserve(file, total)
+    tree = tree_of(base.host)
     try:
+        with partial.open("wb") as file:
+            _reserve(file, total)
         flat = np.memmap(partial, dtype=dtype, mode="r+")
         groups, _ = _views(flat, members, sizes, base.width)
-        with torch.inference_mode(), base.host.running({}):
+        with torch.inference_mode():
             for length, of in members.items():
                 for at in group([len(row.ids) for _, row in of], BATCH):
                     inputs = collate([of[i][1] for i in at], base.encoder.pad_id, base.device)
-                    groups[length][at] = _state(_below(base.host, depth, inputs)).cpu().numpy()
+                    states = _state(_below(tree, depth, inputs)).cpu().numpy()
+                    if dtype == np.float16 and np.abs(states).max() > np.finfo(np.float16).max:
+                        raise Unfit("some of its states are too large for fp16; --trunk fp32 holds them")
+                    groups[length][at] = states
         flat.flush()
         del flat, groups
         partial.replace(path)
@@ -237,7 +265,7 @@ def _cut(host: Host, depth: int, form: int, give: Callable[[], Tensor]) -> None:
 
 
 @contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def _alone(path: Path, wait: bool = True) -> Iterator[None]:
     """Hold a lock that dies with its process; where there are no such locks, two may compute the same file."""
     try:
         import fcntl
@@ -245,19 +273,24 @@ def _alone(path: Path) -> Iterator[None]:
         yield
         return
     with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
 
 
-def _evict(folder: Path, keep: Path) -> None:
-    """Remove what was not used for longest until the rest fits."""
-    files = sorted(folder.glob("*.states"), key=lambda path: path.stat().st_mtime)
-    total, most = sum(path.stat().st_size for path in files), room(folder)
-    for path in files:
-        if total <= most:
+def _evict(folder: Path, need: int, keep: Path) -> None:
+    """Remove what was not used for longest until so many bytes more fit, and what killed processes left behind.
+
+    Lock files stay: removing one that another process waits for would let two of them in.
+    """
+    for partial in folder.glob("*.partial"):
+        if partial.with_suffix(".lock") != keep.with_suffix(".lock"):
+            with contextlib.suppress(OSError), _alone(partial.with_suffix(".lock"), wait=False):
+                partial.unlink()
+    files = sorted((path.stat().st_mtime_ns, path) for path in folder.glob("*.states") if path.exists())
+    total, most = sum(_bytes(path) for _, path in files), room(folder)
+    for _, path in files:
+        if total + need <= most:
             break
-        if path != keep:
-            total -= path.stat().st_size
-            for suffix in (".states", ".lock"):  # whoever has it open goes on with it
-                with contextlib.suppress(OSError):
-                    path.with_suffix(suffix).unlink()
+        total -= _bytes(path)
+        with contextlib.suppress(OSError):  # whoever has it open goes on with it
+            path.unlink()
