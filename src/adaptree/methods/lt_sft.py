@@ -43,10 +43,12 @@ class LotteryTicket(Cut):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RandomTicket(Cut):
-    """The control of the paper: as many weights, drawn by lot, trained once. A mask that was chosen must beat it."""
+    """The control: as many weights, drawn by lot, trained once. A mask that was chosen must beat it."""
 
     name: ClassVar[str] = "rand_sft"
-    paper: ClassVar[str] = "Ansell et al. 2022, Composable Sparse Fine-Tuning for Cross-Lingual Transfer (the control)"
+    paper: ClassVar[str] = (
+        "Ansell et al. 2022, Composable Sparse Fine-Tuning for Cross-Lingual Transfer (a control for it)"
+    )
     trains: ClassVar[str] = "a few weights anywhere in the base, drawn by lot; the head"
     choose: ClassVar[str] = "As the control: what so few weights give when nobody has chosen them."
     stages: ClassVar[int] = 1
