@@ -205,7 +205,7 @@ def train(
 
 
 def _fast(method: Method, base: Base, on_event: Callable[[Event], None]) -> Method:
-    """The same method in the top third of the layers, where most of what a task learns is learnt (Houlsby et al., §3.6)."""
+    """The same method in the top third of the layers: the upper ones matter most (Houlsby et al., §3.6)."""
     from adaptree.training.settings import top_third
 
     if method.layers is not None or method.name == "top":
