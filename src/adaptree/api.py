@@ -174,7 +174,7 @@ def train(
             search, how, chosen, base.width, trial, identity=same, device=base.device, folder=folder, resume=resume,
             on_event=on_event,
         )  # fmt: skip
-        resume = resume and folder is not None and checkpoint.read(folder) is not None
+        resume = resume and folder is not None and (folder / checkpoint.FILE).is_file()  # it may have ended in a trial
     fitted = fit(
         base,
         how,

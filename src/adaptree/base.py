@@ -200,7 +200,9 @@ def load_base(
         location=str(here.resolve()) if folder == here else str(name),
         pooling=_pooling(folder) or host.sites.pooling,
         limit=limit_of(says),
-        digest=cache.digest_of(files, f"fingerprint of {torch.float32} {SETTINGS}", lambda: fingerprint(host.backbone)),
+        digest=cache.digest_of(
+            files, f"fingerprint 2 of {torch.float32} {SETTINGS}", lambda: fingerprint(host.backbone)
+        ),
         device=device,
     )
 

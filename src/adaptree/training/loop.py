@@ -28,7 +28,7 @@ from adaptree.host import Host, share, without_dropout
 from adaptree.methods import Method
 from adaptree.training import checkpoint, trunk
 from adaptree.training.crew import Crew
-from adaptree.training.settings import Settings, learning_rate, top_third
+from adaptree.training.settings import Settings, learning_rate
 
 Array = np.ndarray[Any, Any]
 Event = dict[str, Any]
@@ -90,8 +90,7 @@ def fit(
     """
     if method.outside:
         return _learn(method, kind, training, validation, settings, on_event)
-    run = _Run(base, method, kind, training, validation, settings, folder, on_event)
-    run.cover = (training, validation, *cover)
+    run = _Run(base, method, kind, training, validation, settings, folder, (training, validation, *cover), on_event)
     if resume and folder is not None:
         run.restore()
     with _ctrl_c() as pressed:
@@ -139,11 +138,12 @@ class _Run:
         validation: tuple[Encoded, Array],
         settings: Settings,
         folder: Path | None,
+        cover: Sequence[tuple[Encoded, Array]],
         on_event: Callable[[Event], None],
     ) -> None:
         self.base, self.method, self.kind, self.settings = base, method, kind, settings
         self.device_type = torch.device(base.device).type
-        self.folder, self.on_event = folder, on_event
+        self.folder, self.cover, self.on_event = folder, cover, on_event
         if settings.epochs is None or settings.lr is None or settings.metric is None or settings.pooling is None:
             raise ValueError("settings must be resolved before a run")
         self.epochs, self.lr, self.metric, self.pooling = (
@@ -167,9 +167,6 @@ class _Run:
         self.saving = 0.0
         self.stop = False
         self.crew = Crew(base.device)
-        if self.crew.size > 1 and settings.dropout and method.dynamic:
-            raise TrainingError(f"{method.name} with the base's dropout cannot be trained by several processes.")
-        self.cover: Sequence[tuple[Encoded, Array]] = (training, validation)
         self.identity = hashlib.sha256(
             repr(
                 (settings.to_dict(), str(method), base.fingerprint, kind, self.source.table.digest,
@@ -245,36 +242,21 @@ class _Run:
         """Have the layers that never change computed once; where that cannot be, say why."""
         before, begun = self.state.trunk, self.state.step or self.state.epoch or self.state.stage
         try:
-            depth = self._lowest()
+            weights = self.method.weights(self.host.sites, self.host.frozen, self.v)
+            depth = trunk.depth_for(self.method, self.host, [*self.host.plan, *weights], self.settings)
+            if any(len(source.table) > Encoded.KEEP for source, _ in self.cover):
+                raise trunk.Unfit(f"the data has more than {Encoded.KEEP:,} rows")
             trunk.open_trunk(self.base, self.host, depth, self._inputs, self.settings.trunk, self._note)
             self.state.trunk = depth
         except trunk.Unfit as why:
             self.state.trunk = 0
-            self._note(f"no layer is computed once for all: {why}.")
+            self._note(f"every layer runs in every epoch: {why}.")
         exact = self.settings.trunk != "fp16" and self.settings.precision == "fp32"
         if begun and not exact and self.state.trunk != before:
             raise TrainingError(
                 "the states of the lower layers cannot be kept as when this run began: it would not be the same run.",
                 hint="Make room in the cache folder, or train without --resume.",
             )
-
-    def _lowest(self) -> int:
-        if self.settings.trunk == "off":
-            raise trunk.Unfit("it is switched off (--trunk off)")
-        if self.settings.dropout:
-            raise trunk.Unfit("the base's dropout is on")
-        if not (lowest := self.method.lowest(self.host.sites)):
-            if self.host.sites.depth == 1:
-                raise trunk.Unfit("this base has one layer, and it is trained")
-            top = f"top:{top_third(self.host.sites.depth)}"
-            raise trunk.Unfit(f"all layers are trained; --fast, or --layers {top}, leaves the lower ones alone")
-        lower = tuple(f"{path}." for path in self.host.sites.layers[:lowest])
-        touched = [*self.host.plan, *self.method.weights(self.host.sites, self.host.frozen, self.v)]
-        if any(f"{path}.".startswith(lower) for path in touched):  # a plug-in's, perhaps
-            raise trunk.Unfit(f"{self.method.name} acts below layer {lowest}, the lowest that it says it touches")
-        if any(len(source.table) > Encoded.KEEP for source, _ in self.cover):
-            raise trunk.Unfit(f"the data has more than {Encoded.KEEP:,} rows")
-        return lowest
 
     def _inputs(self) -> list[Row]:
         return [row for source, rows in self.cover for row in source.rows(rows)]

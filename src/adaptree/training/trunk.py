@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,6 +25,8 @@ from adaptree.data.batch import canonical, collate, group
 from adaptree.data.encode import Row
 from adaptree.errors import UsageError
 from adaptree.host import Host, probe_inputs, share
+from adaptree.methods import Method
+from adaptree.training.settings import Settings, top_third
 
 Array = np.ndarray[Any, Any]
 FORMAT = 1
@@ -59,6 +61,24 @@ class Trunk:
         return self._state
 
 
+def depth_for(method: Method, host: Host, touched: Iterable[str], settings: Settings) -> int:
+    """The layer below which a run changes nothing; `Unfit` where there is none. `touched` is all that it acts on."""
+    if settings.trunk == "off":
+        raise Unfit("keeping states is switched off (--trunk off)")
+    if settings.dropout:
+        raise Unfit("the base's dropout is on")
+    depth = host.sites.depth
+    if not (lowest := method.lowest(host.sites)):
+        if depth == 1:
+            raise Unfit("this base has one layer, and it is trained")
+        top = f"top:{top_third(depth)}"
+        raise Unfit(f"all layers are trained; --fast, or --layers {top}, leaves the lower ones alone")
+    lower = tuple(f"{path}." for path in host.sites.layers[:lowest])
+    if any(f"{path}.".startswith(lower) for path in touched):  # a plug-in's, perhaps
+        raise Unfit(f"{method.name} acts below layer {lowest}, the lowest that it says it touches")
+    return lowest
+
+
 def restarts(host: Host, depth: int) -> int:
     """Try to restart this base at a layer, bit for bit; how many things its layers return (0: one, not in a tuple)."""
     sites = host.sites
@@ -67,12 +87,12 @@ def restarts(host: Host, depth: int) -> int:
     unlike = Unfit(f"{sites.architecture} cannot be restarted from the middle with the same bits")
     inputs = probe_inputs(host.backbone)
     with torch.inference_mode():
-        whole = tree_of(host).backbone(**inputs).last_hidden_state
-        output = _below(tree_of(host), depth, inputs)
+        tree = tree_of(host)
+        whole = tree.backbone(**inputs).last_hidden_state
+        output = _below(tree, depth, inputs)
         rest = output[1:] if isinstance(output, tuple) else ()
         if any(extra is not None for extra in rest):  # such as T5's position bias, which the layers above need
             raise unlike
-        tree = tree_of(host)
         form = len(output) if isinstance(output, tuple) else 0
         _cut(tree, depth, form, lambda: _state(output))
         if not torch.equal(tree.backbone(**inputs).last_hidden_state, whole):
