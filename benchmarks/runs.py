@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.table import Measurement, Run
 
-DOCUMENTED, TUNED, FLOOR = "as documented", "tuned", "floor, by hand"
+DOCUMENTED, TUNED, SAMPLER, FLOOR = "as documented", "tuned", "tuned, own sampler", "floor, by hand"
 OURS = "adaptree"
 RATES = {"houlsby": 1e-3, "lora": 3e-3, "full": 1e-4}
 SIZES = {"houlsby": 64, "lora": 8, "full": 1}
@@ -30,7 +30,7 @@ class Setup:
 
 
 QUICK = Setup(quick=True, rows=192, validation=96, epochs=2, texts=1_000)
-FULL = Setup(quick=False, rows=1_000, validation=500, epochs=10, texts=10_000)
+FULL = Setup(quick=False, rows=500, validation=250, epochs=10, texts=10_000)
 
 
 def training(
@@ -81,11 +81,12 @@ def kept(setup: Setup, script: str) -> Run:
 
 
 def bottlenecks(setup: Setup) -> dict[str, Run]:
-    """The same bottlenecks in all layers: ours, the peer twice, and the floor."""
+    """The same bottlenecks in all layers: ours, the peer in three ways, and the floor."""
     return {
         OURS: training(setup, "ours"),
         f"adapters, {DOCUMENTED}": training(setup, "adapters_documented"),
         f"adapters, {TUNED}": training(setup, "adapters_tuned"),
+        f"adapters, {SAMPLER}": training(setup, "adapters_tuned", more=("--sampler",)),
         FLOOR: training(setup, "floor"),
     }
 
@@ -93,14 +94,17 @@ def bottlenecks(setup: Setup) -> dict[str, Run]:
 def loras(setup: Setup) -> dict[str, Run]:
     """LoRA of rank 8 in query and value of all layers; some epochs are enough for the time of one."""
     epochs = min(4, setup.epochs)
-    scripts = {
-        OURS: "ours",
-        f"peft, {DOCUMENTED}": "peft_documented",
-        f"peft, {TUNED}": "peft_tuned",
-        f"adapters, {TUNED}": "adapters_tuned",
-        FLOOR: "floor",
+
+    def run(script: str, *more: str) -> Run:
+        return training(setup, script, "lora", epochs=epochs, more=more)
+
+    return {
+        OURS: run("ours"),
+        f"peft, {DOCUMENTED}": run("peft_documented"),
+        f"peft, {TUNED}": run("peft_tuned"),
+        f"peft, {SAMPLER}": run("peft_tuned", "--sampler"),
+        FLOOR: run("floor"),
     }
-    return {label: training(setup, script, "lora", epochs=epochs) for label, script in scripts.items()}
 
 
 def wall(m: Measurement) -> float:

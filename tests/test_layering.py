@@ -29,6 +29,7 @@ ORDER = [
     ("store",),
     ("api",),  # what the commands call
     ("demo", "compare"),  # a walk through the api, on data of its own
+    ("experiments",),  # the papers' tables, made of comparisons
     ("cli",),
     ("__main__",),
 ]

@@ -6,9 +6,9 @@ from benchmarks.runs import OURS, Setup, per_epoch, score, training
 from benchmarks.table import Amount, Growth
 
 QUICK = False
-ROWS = (500, 1000, 2000, 4000)
+ROWS = (250, 500, 1000, 2000)
 LENGTHS = (16, 32, 64, 128, 256)
-LONG = 256
+LONG = 128
 """Rows of long texts: what is cut at a length then has that length."""
 
 

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoTokenizer, DataCollatorWithPadding, Tra
 
 
 def main() -> None:
-    asked = arguments(("plain", False))  # plain: with the Trainer's own group_by_length
+    asked = arguments(("sampler", False))  # with a sampler of our own in place of group_by_length
     measured = Measured()
     set_seed(asked.seed)
     tokenizer = AutoTokenizer.from_pretrained(asked.base)
@@ -34,7 +34,7 @@ def main() -> None:
         for part in ("train", "validation"):
             texts, labels = read(getattr(asked, part))
             parts[part] = Rows(tokenizer(texts, max_length=asked.max_length, truncation=True), labels)
-    kind = AdapterTrainer if asked.plain else by_length(AdapterTrainer)  # texts of one length together …
+    kind = by_length(AdapterTrainer) if asked.sampler else AdapterTrainer
     trainer = kind(
         model=model,
         args=TrainingArguments(
@@ -46,7 +46,7 @@ def main() -> None:
             eval_strategy="epoch",
             seed=asked.seed,
             remove_unused_columns=False,
-            group_by_length=asked.plain,
+            group_by_length=not asked.sampler,  # texts of about one length together …
             save_strategy="no",  # nothing saved on the way, nothing logged, no bar
             logging_strategy="no",
             disable_tqdm=True,

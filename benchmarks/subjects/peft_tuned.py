@@ -22,7 +22,7 @@ from transformers import (
 
 
 def main() -> None:
-    asked = arguments(("plain", False))  # plain: with the Trainer's own group_by_length
+    asked = arguments(("sampler", False))  # with a sampler of our own in place of group_by_length
     measured = Measured()
     set_seed(asked.seed)
     tokenizer = AutoTokenizer.from_pretrained(asked.base)
@@ -48,7 +48,7 @@ def main() -> None:
         for part in ("train", "validation"):
             texts, labels = read(getattr(asked, part))
             parts[part] = Rows(tokenizer(texts, max_length=asked.max_length, truncation=True), labels)
-    kind = Trainer if asked.plain else by_length(Trainer)  # texts of one length together …
+    kind = by_length(Trainer) if asked.sampler else Trainer
     trainer = kind(
         model=model,
         args=TrainingArguments(
@@ -60,7 +60,7 @@ def main() -> None:
             eval_strategy="epoch",
             seed=asked.seed,
             label_names=["labels"],
-            group_by_length=asked.plain,
+            group_by_length=not asked.sampler,  # texts of about one length together …
             save_strategy="no",  # nothing saved on the way, nothing logged, no bar
             logging_strategy="no",
             disable_tqdm=True,

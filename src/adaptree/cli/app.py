@@ -52,4 +52,4 @@ def root(
     pass
 
 
-from adaptree.cli import check, compare, demo, evaluate, methods, predict, tasks, train  # noqa: E402, F401  # each adds its commands
+from adaptree.cli import check, compare, demo, evaluate, experiment, methods, predict, tasks, train  # noqa: E402, F401  # each adds its commands

@@ -1,0 +1,57 @@
+"""adaptree experiment"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from adaptree.cli import app as options
+from adaptree.cli.app import app
+from adaptree.cli.compare import _tell
+from adaptree.cli.show import Format, emit, out, say
+from adaptree.errors import TrainingError, UsageError
+
+
+@app.command()
+def experiment(
+    name: Annotated[str | None, typer.Argument(help="Which; without one they are listed.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder of the datasets, one folder each. Default: $ADAPTREE_DATA.")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="Where it is kept. Default: the experiment's name.")
+    ] = None,
+    task: Annotated[list[str] | None, typer.Option("--task", help="Only this one; give it several times.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Default: the experiment's.")] = None,
+    base: options.BaseOption = "minilm",
+    threads: options.Threads = None,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> int:
+    """Run one of the papers' experiments on real data; what is done is kept, and the same command goes on."""
+    from adaptree import experiments
+
+    if name is None:
+        emit([{"experiment": known, "about": experiments.about(known)} for known in experiments.NAMES], Format.table)
+        return 0
+    where = data or (Path(found) if (found := os.environ.get("ADAPTREE_DATA")) else None)
+    if where is None:
+        raise UsageError("which data? Give the folder of the datasets.", hint="--data DIR, or ADAPTREE_DATA")
+    place = folder or Path(name)
+    try:
+        page = experiments.run(
+            name, where, place, tasks=task or (), seeds=seeds, base=base or "minilm", threads=threads,
+            command=shlex.join(["adaptree", *sys.argv[1:]]), on_event=lambda event: _tell(event, quiet),
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        raise TrainingError(
+            f"stopped; the cells that are done are kept in '{place}'.", hint="The same command goes on."
+        ) from None
+    out().print(page, soft_wrap=True, markup=False, highlight=False)
+    say(f"{place / 'table.md'}   {place / 'figure.png'}", quiet)
+    return 0

@@ -1,0 +1,56 @@
+"""The same methods on several tasks: a comparison for each, then one table over all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from adaptree.compare import compare
+from adaptree.compare.files import read
+from adaptree.experiments import summary
+from adaptree.experiments.tasks import Task, files, named
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Tasks and methods, and how much of each."""
+
+    title: str
+    tasks: Sequence[Task]
+    methods: Sequence[str]
+    reference: str
+    """The method that the others are set against."""
+    rows: int
+    epochs: int
+    draw: Callable[[Sequence[summary.Row], Path], None]
+    seeds: int = 1
+    more_seeds: Mapping[str, int] = field(default_factory=dict)
+    """By task, where there are more."""
+
+    def run(
+        self,
+        data: Path,
+        out: Path,
+        *,
+        tasks: Sequence[str],
+        seeds: int | None,
+        base: str | Path,
+        threads: int | None,
+        command: str,
+        on_event: Callable[[dict[str, Any]], None],
+    ) -> str:
+        for task in named(tasks, self.tasks):
+            train, test = files(task, data, out / "rows")
+            on_event({"event": "note", "text": task.name})
+            compare(
+                train, test=test, methods=self.methods, out=out / task.name, rows=self.rows, epochs=(self.epochs,),
+                base=base, seeds=seeds or self.more_seeds.get(task.name, self.seeds), threads=threads, title=task.name,
+                command=command, on_event=on_event,
+            )  # fmt: skip
+        done = [path for task in self.tasks if (path := out / task.name / "results.json").is_file()]
+        return summary.write(
+            [read(path) for path in done], out, title=self.title, reference=self.reference, command=command,
+            draw=self.draw,
+        )  # fmt: skip

@@ -1,0 +1,184 @@
+"""An experiment: the same rows for every method, a table and a figure over all its tasks, nothing run twice."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adaptree import experiments, plots
+from adaptree.cli import main
+from adaptree.compare import cells
+from adaptree.errors import DataError, UsageError
+from adaptree.experiments import comparison, layers, summary
+from adaptree.experiments.grid import Grid
+from adaptree.experiments.tasks import TEST, Task, files, whole
+from tests.bases import tiny_base, words_csv
+
+
+def put(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with lzma.open(path, "wt") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def numbered(count: int) -> list[dict[str, Any]]:
+    return [{"text": f"text {i}", "label": "ab"[i % 2], "id": i} for i in range(count)]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("experiments")
+    tiny_base(root / "base")
+    lines = words_csv(root / "words.csv", 120).read_text().splitlines()[1:]
+    rows = [dict(zip(("text", "label"), line.rsplit(",", 1), strict=True)) for line in lines]
+    put(root / "data" / "one" / "train.jsonl.xz", rows[:80])
+    put(root / "data" / "one" / "test.jsonl.xz", rows[80:])
+    random.Random(1).shuffle(rows)
+    put(root / "data" / "two" / "train.jsonl.xz", rows[:80])
+    put(root / "data" / "two" / "dev.jsonl.xz", rows[80:])
+    return root
+
+
+@pytest.fixture
+def grid() -> Grid:
+    return Grid(
+        title="Two tasks", tasks=(Task("one", test="test"), Task("two", test="dev")), rows=40, epochs=1,
+        methods=("full", "head", "tfidf", "houlsby:2", "houlsby:4"), reference="full", more_seeds={"two": 2},
+        draw=lambda rows, path: plots.behind(rows, path, reference="full fine-tuning"),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    found: list[str] = []
+
+    def run(path: Path) -> None:
+        found.append(json.loads(path.read_text())["asked"]["method"])
+        cells.run_cell(path)
+
+    monkeypatch.setattr(cells, "_run", run)
+    return found
+
+
+@pytest.fixture
+def run(world: Path, grid: Grid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    monkeypatch.setattr(comparison, "grid", grid)
+
+    def start(**changes: Any) -> str:
+        return experiments.run("comparison", world / "data", tmp_path / "out", base=world / "base", **changes)
+
+    return start
+
+
+def test_a_file_without_a_test_part_gives_rows_to_test_on_that_nobody_trains_on(tmp_path: Path) -> None:
+    put(tmp_path / "t" / "all.jsonl.xz", numbered(1500))
+    train, test = files(whole("t"), tmp_path, tmp_path / "out")
+    texts = [[json.loads(line)["text"] for line in path.read_text().splitlines()] for path in (train, test)]
+    assert (len(texts[0]), len(texts[1])) == (500, TEST)
+    assert len({*texts[0], *texts[1]}) == 1500
+    again = files(whole("t"), tmp_path, tmp_path / "again")
+    assert [path.read_text() for path in again] == [train.read_text(), test.read_text()]
+
+
+def test_only_texts_and_label_are_handed_on_and_rows_without_a_label_are_left_out(tmp_path: Path) -> None:
+    put(tmp_path / "t" / "train.jsonl.xz", [*numbered(3), {"text": "none", "label": None}])
+    put(tmp_path / "t" / "test.jsonl.xz", numbered(TEST + 5))
+    train, test = files(Task("t", test="test"), tmp_path, tmp_path / "out")
+    assert [set(json.loads(line)) for line in train.read_text().splitlines()] == [{"text", "label"}] * 3
+    assert len(test.read_text().splitlines()) == TEST
+
+
+def test_an_experiment_runs_each_cell_once_and_writes_one_table_over_its_tasks(
+    run: Callable[..., str], ran: list[str], tmp_path: Path
+) -> None:
+    run(tasks=["one"])
+    assert len(ran) == 5
+    page = run()
+    assert len(ran) == 5 + 2 * 4 + 1  # two seeds, and TF-IDF has none
+    assert run() == page
+    assert len(ran) == 14
+    out = tmp_path / "out"
+    assert (out / "figure.png").stat().st_size > 5000
+    assert (out / "table.md").read_text() == page
+    rows = {row["method"]: row for row in json.loads((out / "summary.json").read_text())["methods"]}
+    assert set(rows) == {"full", "head", "tfidf", "houlsby:2", "houlsby:4"}
+    for row in rows.values():
+        assert row["mean"] == pytest.approx(sum(row["scores"].values()) / 2)
+        assert row["behind"] == pytest.approx({t: rows["full"]["scores"][t] - s for t, s in row["scores"].items()})
+    assert rows["full"]["time"] == 1
+    one = json.loads((out / "one" / "results.json").read_text())
+    assert rows["head"]["scores"]["one"] == pytest.approx(100 * one["methods"][1]["scores"]["test"]["mean"])
+    assert "two (2)" in page
+    assert " ± " in page
+
+
+def test_a_method_that_failed_on_one_task_is_in_no_mean() -> None:
+    def result(title: str, *rows: dict[str, Any]) -> dict[str, Any]:
+        return {"title": title, "metric": "accuracy", "data": {"test": 3}, "methods": list(rows)}
+
+    def row(method: str, score: float | None, seconds: float = 1.0) -> dict[str, Any]:
+        named = {"method": method, "label": method, "family": method}
+        if score is None:
+            return named
+        scores = {"test": {"mean": score, "spread": None}}
+        return {**named, "scores": scores, "outside": False, "trained": 10, "trained_percent": 1.0, "seconds": seconds}
+
+    a = result("a", row("full", 0.8, 2.0), row("lora", 0.9), row("bad", 0.5))
+    b = result("b", row("full", 0.6, 2.0), row("lora", 0.5), row("bad", None))
+    full, lora = summary.rows([a, b], "full")
+    assert (full["mean"], lora["mean"]) == pytest.approx((70, 70))
+    assert lora["behind"] == pytest.approx({"a": -10, "b": 10})
+    assert lora["time"] == pytest.approx(0.5)
+
+
+def test_the_figure_of_layers_is_drawn(tmp_path: Path) -> None:
+    rows = [{"scores": {"a": 1.0, "b": 2.0}, "behind": {"a": 1.0, "b": 0.0}, "time": k / 6} for k in (1, 2, 6)]
+    plots.layers(rows, tmp_path / "figure.png", (1, 2, 6))
+    assert (tmp_path / "figure.png").stat().st_size > 5000
+
+
+def test_every_experiment_is_listed_with_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["experiment"]) == 0
+    shown = capsys.readouterr().out
+    for name in experiments.NAMES:
+        assert name in shown
+        assert experiments.about(name).split()[0] in shown
+
+
+def test_bad_input_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ADAPTREE_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    for words, said in (
+        (["experiment", "comparision", "--data", "."], "comparison"),
+        (["experiment", "comparison"], "ADAPTREE_DATA"),
+        (["experiment", "comparison", "--data", "."], "sick/train.jsonl.xz"),
+        (["experiment", "comparison", "--data", ".", "--task", "sik"], "sick"),
+    ):
+        assert main(words) != 0
+        err = capsys.readouterr().err
+        assert said in err
+        assert "Traceback" not in err
+
+
+def test_no_data_and_no_such_task_are_refused_in_python(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="not there"):
+        experiments.run("layers", tmp_path, tmp_path / "out")
+    with pytest.raises(UsageError, match="no task 'x'"):
+        experiments.run("layers", tmp_path, tmp_path / "out", tasks=["x"])
+
+
+@pytest.mark.parametrize("module", [comparison, layers])
+def test_the_methods_of_an_experiment_are_known(module: Any) -> None:
+    from adaptree.methods import parse
+
+    for method in module.grid.methods:
+        assert parse(method)
+    assert str(parse(module.grid.reference)) in {str(parse(method)) for method in module.grid.methods}
