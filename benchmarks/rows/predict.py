@@ -16,8 +16,9 @@ def tables(setup: Setup) -> list[Table]:
     texts = f"{{data}}/texts-{setup.texts}.jsonl"
     common = ("--base", "{base}", "--texts", texts, "--out", "{out}")
     script = "{subjects}/predict_"
-    ours = Run(("{adaptree}", "predict", "task", "--file", texts, "--store", "{scratch}/store", "--base", "{base}",
-                "--format", "jsonl"))  # fmt: skip
+    words = ("{adaptree}", "predict", "task", "--file", texts, "--store", "{scratch}/store", "--base", "{base}",
+             "--format", "jsonl")  # fmt: skip
+    ours = {OURS: Run(words), f"{OURS} --int8": Run((*words, "--int8"))}
     saved = "{scratch}/adapters_documented/saved"
     peers = {
         "adapters, as documented": Run(("{python}", f"{script}adapters.py", *common, "--task", saved), "peers"),
@@ -29,7 +30,7 @@ def tables(setup: Setup) -> list[Table]:
         Table(
             title=f"{setup.texts:,} short texts, from start to written answers",
             unit="s",
-            amounts={label: Amount((run,), wall) for label, run in {OURS: ours, **peers, FLOOR: floor}.items()},
+            amounts={label: Amount((run,), wall) for label, run in {**ours, **peers, FLOOR: floor}.items()},
             note="adaptree from the command line. The peer as documented: texts in their order, batches of 32, padded "
             "to the longest; tuned: ordered by length, batches of 64, in inference mode.",
         ),

@@ -238,13 +238,14 @@ def open_task(
     threads: int | None = None,
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
+    int8: bool = False,
 ) -> Bound:
     """A stored task on its base: the one given, else the one that it was trained on."""
     task = store[reference]
     if base is None:
         base = _remembered(store).get(task.record.base["fingerprint"], task.record.base["name"])
     trust = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
-    return base_of(base, device, threads, **trust).bind(task)
+    return base_of(base, device, threads, **trust).bind(task, int8=int8)
 
 
 def evaluate(
@@ -264,6 +265,8 @@ def evaluate(
     table = load(data, text=text, pair=text_pair, label=label, encoding=encoding, like=_form(bound.task.record))
     scores, spans = score(bound, Part(table, np.arange(len(table))))
     said = {key: value for key, value in result(bound.task).items() if key != "baselines"}  # those are of other rows
+    if bound.int8:
+        said["int8"] = True
     return {**said, "rows": len(table), "metrics": {"test": scores}, "intervals": {"test": spans}}
 
 

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from adaptree import cache, compose, heads
+from adaptree.core.int8 import quantise
 from adaptree.data.batch import collate, group
-from adaptree.data.encode import Encoder, Row
+from adaptree.data.encode import Encoder, Row, Text
 from adaptree.errors import BaseError, TaskCorrupt, UsageError, WrongBase
 from adaptree.fingerprint import SETTINGS, fingerprint
 from adaptree.heads import Prediction
@@ -24,6 +25,10 @@ from adaptree.sites import Architecture
 
 if TYPE_CHECKING:
     from adaptree.task import Task
+
+
+INT8_TEXTS, INT8_CHANGED = 256, 0.02
+"""How many texts are answered in fp32 too, and which share of the answers int8 may change."""
 
 
 class Base:
@@ -64,9 +69,13 @@ class Base:
             host.feed(rows)
         return host.backbone(**inputs).last_hidden_state, inputs["attention_mask"]
 
-    def bind(self, task: Task, *, on: Sequence[Task] = ()) -> Bound:
-        """The base with this task, and with others below it if asked for: predicts, and leaves all as they are."""
-        return Bound(self, task, on=on)
+    def bind(self, task: Task, *, on: Sequence[Task] = (), int8: bool = False) -> Bound:
+        """The base with this task, and with others below it if asked for: predicts, and leaves all as they are.
+
+        `int8` computes the linear maps in whole numbers, in a copy of the base: quicker on a processor, and refused
+        when it changes the answers.
+        """
+        return Bound(self, task, on=on, int8=int8)
 
     def __repr__(self) -> str:
         return f"Base({self.name}: {self.host.sites.architecture}, {self.host.sites.depth} layers, {self.width} wide)"
@@ -75,9 +84,11 @@ class Base:
 class Bound:
     """A base and a task on it, whose head answers; `on` are tasks below it, the lowest first, heads left aside."""
 
-    def __init__(self, base: Base, task: Task, *, on: Sequence[Task] = ()) -> None:
+    def __init__(self, base: Base, task: Task, *, on: Sequence[Task] = (), int8: bool = False) -> None:
         self.base = base
         self.task = task
+        self._exact = self._check_int8(on) if int8 else None
+        self._compared = self._changed = 0
         self.kind = heads.for_record(task.record)
         self.truncated = 0
         """How many texts were longer than the task takes, and cut."""
@@ -103,12 +114,41 @@ class Bound:
         """The plan to run on the base itself; or, for methods with weights of their own, a tree that has them."""
         host = self.base.host
         plan, weights = compose.together(host.sites, host.frozen, parts)
-        if not weights:
+        if not weights and self._exact is None:
             return host.hook(plan), None
         tree = Host(share(host.model), host.architecture)
         tree.swap(weights)
+        if self._exact is not None:
+            quantise(tree.backbone)
         tree.bind(plan)
         return None, tree
+
+    @property
+    def int8(self) -> bool:
+        return self._exact is not None
+
+    def _check_int8(self, on: Sequence[Task]) -> Bound:
+        """The same task in fp32, which the first answers in int8 are compared with."""
+        if self.base.device != "cpu":
+            raise UsageError("int8 is for processors.", hint="Leave it out, or --device cpu.")
+        exact = Bound(self.base, self.task, on=on)
+        if exact.method.outside:
+            raise UsageError(f"{exact.method.name} does not run in the base.", hint="Leave out int8.")
+        return exact
+
+    def _compare(self, texts: Sequence[Text], logits: Tensor) -> None:
+        """Answer the first texts in fp32 too; too many other answers, and int8 is refused."""
+        if self._exact is None or self._compared >= INT8_TEXTS or not texts:
+            return
+        some = range(min(len(texts), INT8_TEXTS - self._compared))
+        exact = self._exact.logits([texts[i] for i in some])
+        self._compared += len(some)
+        self._changed += self.kind.changed(exact, logits[: len(some)])
+        if self._changed > max(1.0, INT8_CHANGED * self._compared):
+            raise UsageError(
+                f"int8 changes {self._changed:,} of the first {self._compared:,} answers of '{self.task.record.name}'.",
+                hint="Leave it out; this task needs fp32.",
+            )
 
     def predict(
         self, inputs: Sequence[Any], *, min_score: float | None = None, batch_size: int = 64
@@ -127,7 +167,9 @@ class Bound:
             return self.method.logits(self._v, texts)
         rows = self.base.encoder.encode(texts, self.task.record.max_length) if texts else []
         self.truncated += sum(row.truncated for row in rows)
-        return score(self.base, rows, self._v, self._plan, self.task.record.pooling, batch_size, self._host)
+        logits = score(self.base, rows, self._v, self._plan, self.task.record.pooling, batch_size, self._host)
+        self._compare(texts, logits)
+        return logits
 
     def __repr__(self) -> str:
         return f"Bound({self.task!r} on {self.base!r})"

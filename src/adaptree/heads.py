@@ -61,6 +61,10 @@ class Kind(Protocol):
         """What is scored against the targets: class numbers, or values."""
         ...
 
+    def changed(self, exact: Tensor, logits: Tensor) -> int:
+        """How many answers are other ones than the exact logits give."""
+        ...
+
     def predictions(self, logits: Tensor, min_score: float | None = None) -> list[Prediction]: ...
     def extra(self) -> dict[str, Any]: ...
 
@@ -81,6 +85,9 @@ class Classify:
 
     def answer(self, logits: Tensor) -> np.ndarray[Any, Any]:
         return logits.argmax(-1).numpy()
+
+    def changed(self, exact: Tensor, logits: Tensor) -> int:
+        return int((self.answer(exact) != self.answer(logits)).sum())
 
     def predictions(self, logits: Tensor, min_score: float | None = None) -> list[Prediction]:
         out = []
@@ -117,6 +124,10 @@ class Regress:
 
     def answer(self, logits: Tensor) -> np.ndarray[Any, Any]:
         return (logits.double().squeeze(-1) * self.std + self.mean).numpy()
+
+    def changed(self, exact: Tensor, logits: Tensor) -> int:
+        """Those that move by more than a tenth of the targets' standard deviation, which logits are measured in."""
+        return int(((exact - logits).abs() > 0.1).sum())
 
     def predictions(self, logits: Tensor, min_score: float | None = None) -> list[Prediction]:
         if min_score is not None:

@@ -33,6 +33,9 @@ BaseOption = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, …")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Processor threads. Same number, same bits.")]
+Int8 = Annotated[
+    bool, typer.Option("--int8", help="Compute the base in whole numbers: about twice as quick; refused when it hurts.")
+]
 TrustRemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run code that a base brings along.")]
 AllowPickle = Annotated[bool, typer.Option("--allow-pickle", help="Read a base's weights from a pickle too.")]
 

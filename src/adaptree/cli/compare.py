@@ -11,7 +11,7 @@ import typer
 
 from adaptree.cli import app as options
 from adaptree.cli.app import app
-from adaptree.cli.show import Format, duration, emit, emit_one, out, say
+from adaptree.cli.show import Format, emit, emit_one, out, say, tell
 from adaptree.errors import TrainingError, UsageError
 
 
@@ -63,7 +63,7 @@ def compare(
             max_length=max_length, metric=metric, kind=kind, text=text, text_pair=text_pair, label=label,
             encoding=encoding, device=device, threads=threads, trust_remote_code=trust_remote_code,
             allow_pickle=allow_pickle, retry=retry, title=title, command=_command(),
-            on_event=lambda event: _tell(event, quiet),
+            on_event=lambda event: tell(event, quiet),
         )  # fmt: skip
     except KeyboardInterrupt:
         raise TrainingError(
@@ -89,15 +89,6 @@ def _numbers(name: str, words: str | None, kind: type) -> list[Any]:
         raise UsageError(
             f"--{name} '{words}' is not a list of numbers.", hint=f"--{name} {'5,20' if kind is int else '3e-4,1e-3'}"
         ) from None
-
-
-def _tell(event: dict[str, Any], quiet: bool) -> None:
-    if event["event"] == "note":
-        say(f"note: {event['text']}", quiet)
-    elif event["event"] == "cell":
-        tried = "".join(f", {key} {event[key]:g}" for key in ("lr", "epochs") if event[key] is not None)
-        left = "" if event["left"] is None else f"   about {duration(event['left'])} left"
-        say(f"{event['number']}/{event['cells']}  {event['method']}{tried}, seed {event['seed']}{left}", quiet)
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ def evaluate(
     text_pair: options.TextPair = None,
     label: options.Label = None,
     encoding: options.Encoding = "utf-8",
+    int8: options.Int8 = False,
     device: options.Device = "auto",
     threads: options.Threads = None,
     trust_remote_code: options.TrustRemoteCode = False,
@@ -36,7 +37,7 @@ def evaluate(
 
     bound = api.open_task(
         Store(store), task, base=base, device=device, threads=threads, trust_remote_code=trust_remote_code,
-        allow_pickle=allow_pickle,
+        allow_pickle=allow_pickle, int8=int8,
     )  # fmt: skip
     result = api.evaluate(bound, data, encoding=encoding, text=text, text_pair=text_pair, label=label)
     tell_cut(bound, quiet)

@@ -12,8 +12,7 @@ import typer
 
 from adaptree.cli import app as options
 from adaptree.cli.app import app
-from adaptree.cli.compare import _tell
-from adaptree.cli.show import Format, emit, out, say
+from adaptree.cli.show import Format, emit, out, say, tell
 from adaptree.errors import TrainingError, UsageError
 
 
@@ -46,7 +45,7 @@ def experiment(
     try:
         page = experiments.run(
             name, where, place, tasks=task or (), seeds=seeds, base=base or "minilm", threads=threads,
-            command=shlex.join(["adaptree", *sys.argv[1:]]), on_event=lambda event: _tell(event, quiet),
+            command=shlex.join(["adaptree", *sys.argv[1:]]), on_event=lambda event: tell(event, quiet),
         )  # fmt: skip
     except KeyboardInterrupt:
         raise TrainingError(

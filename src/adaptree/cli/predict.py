@@ -32,6 +32,7 @@ def predict(
     min_score: Annotated[float | None, typer.Option(min=0, max=1, help="Abstain below this probability.")] = None,
     base: options.BaseOption = None,
     encoding: options.Encoding = "utf-8",
+    int8: options.Int8 = False,
     device: options.Device = "auto",
     threads: options.Threads = None,
     trust_remote_code: options.TrustRemoteCode = False,
@@ -50,7 +51,7 @@ def predict(
         raise UsageError("give either texts or --file.", hint='adaptree predict TASK "some text"')
     bound = api.open_task(
         Store(store), task, base=base, device=device, threads=threads, trust_remote_code=trust_remote_code,
-        allow_pickle=allow_pickle,
+        allow_pickle=allow_pickle, int8=int8,
     )  # fmt: skip
     if file is not None:
         answers = api.predict_rows(bound, file, encoding=encoding, min_score=min_score, text=text, text_pair=text_pair)

@@ -198,3 +198,13 @@ class Progress:
             self._bar.console.print(text)
         else:
             print(text, file=sys.stderr, flush=True)
+
+
+def tell(event: dict[str, Any], quiet: bool) -> None:
+    """How a comparison goes on."""
+    if event["event"] == "note":
+        say(f"note: {event['text']}", quiet)
+    elif event["event"] == "cell":
+        tried = "".join(f", {key} {event[key]:g}" for key in ("lr", "epochs") if event[key] is not None)
+        left = "" if event["left"] is None else f"   about {duration(event['left'])} left"
+        say(f"{event['number']}/{event['cells']}  {event['method']}{tried}, seed {event['seed']}{left}", quiet)
