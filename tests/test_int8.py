@@ -13,6 +13,7 @@ import adaptree as at
 from adaptree.cli import main
 from adaptree.core.int8 import Int8Linear, quantise
 from adaptree.errors import UsageError
+from adaptree.kinds import Classify, Regress
 from adaptree.methods import METHODS, parse
 from adaptree.task import Task
 from tests.bases import tiny_base, words_csv
@@ -142,9 +143,9 @@ def test_int8_is_refused_when_it_changes_the_answers(
 
 
 def test_a_number_that_moves_by_a_tenth_of_the_spread_counts_as_changed() -> None:
-    kind = at.heads.Regress(mean=3.0, std=2.0)
+    kind = Regress(mean=3.0, std=2.0)
     exact = torch.zeros(4, 1)
-    assert kind.changed(exact, torch.tensor([[0.05], [0.2], [-0.2], [0.0]])) == 2
+    assert kind.changed(exact, torch.tensor([[0.05], [0.2], [-0.2], [0.0]]), []) == 2
 
 
 def test_only_the_first_texts_are_answered_twice(
@@ -153,8 +154,8 @@ def test_only_the_first_texts_are_answered_twice(
     monkeypatch.setattr("adaptree.base.INT8_TEXTS", 30)
     quick = base.bind(task, int8=True)
     seen: list[int] = []
-    again = quick._exact.logits
-    monkeypatch.setattr(quick._exact, "logits", lambda texts: seen.append(len(texts)) or again(texts))
+    again = quick._exact._compute
+    monkeypatch.setattr(quick._exact, "_compute", lambda units, size: seen.append(len(units)) or again(units, size))
     for chunk in (texts[:20], texts[20:60], texts[60:80], []):
         quick.logits(chunk)
     assert seen == [20, 10]
@@ -175,7 +176,7 @@ def test_predict_and_evaluate_take_int8_from_the_command_line(
     assert len(capsys.readouterr().out.splitlines()) == 61
     assert main(["evaluate", "words", str(data), "--format", "json", *common]) == 0
     assert '"int8": true' in capsys.readouterr().out
-    monkeypatch.setattr(at.heads.Classify, "changed", lambda self, exact, logits: len(exact))
+    monkeypatch.setattr(Classify, "changed", lambda self, exact, out, units: len(exact))
     assert main(["predict", "words", "--file", str(data), *common]) == 2
     out, err = capsys.readouterr()
     assert "int8 changes 60 of the first 60 answers" in err

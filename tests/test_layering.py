@@ -23,7 +23,7 @@ ORDER = [
     ("card",),  # how a task writes about itself
     ("task",),  # a task as data
     ("compose",),  # several tasks in one model
-    ("host", "heads"),  # what runs a plan in a model, and what stands on top of it
+    ("host", "kinds"),  # what runs a plan in a model, and what stands on top of it
     ("tuned", "base"),  # a task on any model; the frozen base that many tasks share
     ("training",),
     ("store",),

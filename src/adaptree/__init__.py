@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from adaptree.api import check, evaluate, train
     from adaptree.base import Base, Bound, load_base
     from adaptree.errors import AdaptreeError
-    from adaptree.heads import Prediction
+    from adaptree.kinds import Prediction
     from adaptree.methods import (
         Bapna,
         BitFit,
@@ -64,7 +64,7 @@ _HOMES = {
     "Pal": "methods",
     "Parallel": "methods",
     "Pfeiffer": "methods",
-    "Prediction": "heads",
+    "Prediction": "kinds",
     "ScaledParallel": "methods",
     "Stack": "sites",
     "Store": "store",

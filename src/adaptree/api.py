@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from adaptree.base import Base, Bound
     from adaptree.data.check import Report
     from adaptree.data.encode import Encoder
-    from adaptree.heads import Prediction
+    from adaptree.kinds import Prediction
     from adaptree.store import Store
     from adaptree.training.loop import Fit
     from adaptree.training.search import Trial
@@ -113,8 +113,8 @@ def train(
 
     import numpy as np
 
-    from adaptree import heads
-    from adaptree.data.encode import Encoded
+    from adaptree import kinds
+    from adaptree.kinds.encoded import Encoded
     from adaptree.training import checkpoint
     from adaptree.training.finish import Part, finish
     from adaptree.training.loop import fit
@@ -139,12 +139,12 @@ def train(
         lr=how.lr,
         limit=base.limit,
         metric=metrics.main_metric(table.kind, table.labels),
-        pooling=heads.check_pooling(asked.pooling or base.pooling),
+        pooling=kinds.check_pooling(asked.pooling or base.pooling),
     )
     assert chosen.max_length is not None
-    goal = heads.for_table(table, parts["train"].rows)
-    source = Encoded(table, base.encoder, chosen.max_length)
-    checker = source if other is None else Encoded(other, base.encoder, chosen.max_length)
+    goal = kinds.for_table(table, parts["train"].rows)
+    source = Encoded(table, goal, base.encoder, chosen.max_length)
+    checker = source if other is None else Encoded(other, goal, base.encoder, chosen.max_length)
     on_event(
         {
             "event": "start",

@@ -8,18 +8,19 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from adaptree import cache, compose, heads
+from adaptree import cache, compose, kinds
 from adaptree.core.int8 import quantise
 from adaptree.data.batch import collate, group
-from adaptree.data.encode import Encoder, Row, Text
+from adaptree.data.encode import Encoder, Row
 from adaptree.errors import BaseError, TaskCorrupt, UsageError, WrongBase
 from adaptree.fingerprint import SETTINGS, fingerprint
-from adaptree.heads import Prediction
 from adaptree.host import Host, share
-from adaptree.methods import Method, Plan, parse
+from adaptree.kinds import Kind, Out, Unit
+from adaptree.methods import Method, Params, Plan, parse
 from adaptree.models import config_of, limit_of, locate
 from adaptree.sites import Architecture
 
@@ -89,7 +90,7 @@ class Bound:
         self.task = task
         self._exact = self._check_int8(on) if int8 else None
         self._compared = self._changed = 0
-        self.kind = heads.for_record(task.record)
+        self.kind = kinds.for_record(task.record)
         self.truncated = 0
         """How many texts were longer than the task takes, and cut."""
         parts = [self._part(each) for each in (*on, task)]
@@ -136,61 +137,93 @@ class Bound:
             raise UsageError(f"{exact.method.name} does not run in the base.", hint="Leave out int8.")
         return exact
 
-    def _compare(self, texts: Sequence[Text], logits: Tensor) -> None:
-        """Answer the first texts in fp32 too; too many other answers, and int8 is refused."""
-        if self._exact is None or self._compared >= INT8_TEXTS or not texts:
+    def _compare(self, units: Sequence[Unit], out: Out, batch_size: int) -> None:
+        """Answer the first inputs in fp32 too; too many other answers, and int8 is refused."""
+        if self._exact is None or self._compared >= INT8_TEXTS or not units:
             return
-        some = range(min(len(texts), INT8_TEXTS - self._compared))
-        exact = self._exact.logits([texts[i] for i in some])
+        some = units[: INT8_TEXTS - self._compared]
+        exact = self._exact._compute(some, batch_size)
         self._compared += len(some)
-        self._changed += self.kind.changed(exact, logits[: len(some)])
+        self._changed += self.kind.changed(exact, out[: sum(map(len, some))], some)
         if self._changed > max(1.0, INT8_CHANGED * self._compared):
             raise UsageError(
                 f"int8 changes {self._changed:,} of the first {self._compared:,} answers of '{self.task.record.name}'.",
                 hint="Leave it out; this task needs fp32.",
             )
 
-    def predict(
-        self, inputs: Sequence[Any], *, min_score: float | None = None, batch_size: int = 64
-    ) -> list[Prediction]:
-        """An answer for each text or pair, in order."""
-        return self.kind.predictions(self.logits(inputs, batch_size=batch_size), min_score)
+    def predict(self, inputs: Any, *, min_score: float | None = None, batch_size: int = 64) -> list[Any]:
+        """An answer for each input, in order: a `Prediction` for texts and pairs."""
+        asked = self.kind.inputs(inputs, self.task.record)
+        units, out = self._run(asked, batch_size)
+        return self.kind.predictions(out, units, asked, min_score)
 
-    def logits(self, inputs: Sequence[Any], *, batch_size: int = 64) -> Tensor:
-        """(n, labels): the bits do not depend on what else is in the batch."""
-        texts = heads.as_texts([inputs] if isinstance(inputs, str) else inputs)
-        pair = bool(self.task.record.columns.get("pair"))
-        if any(isinstance(text, tuple) != pair for text in texts):
-            takes, such = ("two texts", '("a text", "the text beside it")') if pair else ("one text", '"a text"')
-            raise UsageError(f"the task '{self.task.record.name}' takes {takes} for each answer.", hint=f"Give {such}.")
+    def answers(self, inputs: Any, *, batch_size: int = 64) -> Any:
+        """What is scored against what is right, for each input."""
+        units, out = self._run(self.kind.inputs(inputs, self.task.record), batch_size)
+        return self.kind.answers(out, units)
+
+    def logits(self, inputs: Any, *, batch_size: int = 64) -> Tensor:
+        """The head's numbers, (n, labels) where it reads one vector for each input; else all of them end to end.
+
+        The bits do not depend on what else is in the batch.
+        """
+        out = self._run(self.kind.inputs(inputs, self.task.record), batch_size)[1]
+        return out if isinstance(out, Tensor) else torch.cat([part.flatten() for part in (*out, torch.zeros(0))])
+
+    def _run(self, inputs: list[Any], batch_size: int) -> tuple[list[Unit], Out]:
         if self.method.outside:
-            return self.method.logits(self._v, texts)
-        rows = self.base.encoder.encode(texts, self.task.record.max_length) if texts else []
-        self.truncated += sum(row.truncated for row in rows)
-        logits = score(self.base, rows, self._v, self._plan, self.task.record.pooling, batch_size, self._host)
-        self._compare(texts, logits)
-        return logits
+            return [], self.method.logits(self._v, inputs)
+        units = self.kind.units(self.base.encoder, inputs, self.task.record.max_length) if inputs else []
+        self.truncated += sum(any(row.truncated for row in unit) for unit in units)
+        out = self._compute(units, batch_size)
+        self._compare(units, out, batch_size)
+        return units, out
+
+    def _compute(self, units: Sequence[Unit], batch_size: int) -> Out:
+        pooling = self.task.record.pooling
+        return infer(self.base, units, self.kind, self._v, self._plan, pooling, batch_size, self._host)
 
     def __repr__(self) -> str:
         return f"Bound({self.task!r} on {self.base!r})"
 
 
-def score(
+def forward(
+    base: Base, units: Sequence[Unit], kind: Kind, v: Params, pooling: str, *, batch_size: int, host: Host | None = None
+) -> Out:
+    """The head's output for each row of some units, in their order."""
+    rows = [row for unit in units for row in unit]
+    parts: list[Any] = []
+    order: list[np.ndarray[Any, Any]] = []
+    for at in group([len(row.ids) for row in rows], batch_size):
+        some = [rows[i] for i in at]
+        hidden, mask = base.hidden(some, host)
+        found = kind.run(hidden, mask, some, v, pooling)
+        if not torch.is_grad_enabled():
+            found = found.cpu() if isinstance(found, Tensor) else [part.cpu() for part in found]
+        parts.append(found)
+        order.append(at)
+    if not parts:
+        return [] if kind.reads_tokens else torch.empty(0, kind.width)
+    back = np.argsort(np.concatenate(order))
+    if kind.reads_tokens:
+        flat = [part for found in parts for part in found]
+        return [flat[i] for i in back]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)[torch.from_numpy(back).to(parts[0].device)]
+
+
+def infer(
     base: Base,
-    rows: Sequence[Row],
-    v: dict[str, Any],
+    units: Sequence[Unit],
+    kind: Kind,
+    v: Params,
     plan: Plan | None,
     pooling: str,
     batch_size: int = 64,
     host: Host | None = None,
-) -> Tensor:
-    """The head's output for encoded rows, in their order; with no plan, the one that `host` is bound to."""
-    out = torch.empty(len(rows), v["head.bias"].shape[-1])
+) -> Out:
+    """The same without gradients; with no plan, the one that `host` is bound to."""
     with torch.inference_mode(), nullcontext() if plan is None else base.host.running(plan):
-        for at in group([len(row.ids) for row in rows], batch_size):
-            hidden, mask = base.hidden([rows[i] for i in at], host)
-            out[torch.from_numpy(at)] = heads.apply(heads.pool(hidden, mask, pooling), v).cpu()
-    return out
+        return forward(base, units, kind, v, pooling, batch_size=batch_size, host=host)
 
 
 def load_base(

@@ -33,7 +33,7 @@ def test_groups_hold_every_row_once_at_one_length(lengths: list[int], size: int)
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=120), st.integers(0, 5))
 def test_an_epoch_visits_every_row_once(lengths: list[int], seed: int) -> None:
     rows = np.arange(len(lengths))
-    seen = [i for at, _ in batch.epoch(rows, lambda at: [row(lengths[i]) for i in at], 16, (seed, 0)) for i in at]
+    seen = [i for at, _ in batch.epoch(rows, lambda at: [[row(lengths[i])] for i in at], 16, (seed, 0)) for i in at]
     assert sorted(seen) == rows.tolist()
 
 
@@ -41,7 +41,7 @@ def test_the_order_depends_on_seed_and_epoch_alone() -> None:
     lengths = [5 + i % 60 for i in range(500)]
 
     def order(*seed: int) -> list[list[int]]:
-        made = batch.epoch(np.arange(500), lambda at: [row(lengths[i]) for i in at], 32, seed)
+        made = batch.epoch(np.arange(500), lambda at: [[row(lengths[i])] for i in at], 32, seed)
         return [at.tolist() for at, _ in made]
 
     assert order(0, 0) == order(0, 0)
@@ -54,8 +54,8 @@ def test_no_epoch_is_ordered_by_length() -> None:
     lengths = rng.integers(5, 200, 4000)
     correlations = []
     for seed in range(5):
-        made = batch.epoch(np.arange(4000), lambda at: [row(int(lengths[i])) for i in at], 32, (seed,))
-        means = [np.mean([len(r.ids) for r in rows]) for _, rows in made]
+        made = batch.epoch(np.arange(4000), lambda at: [[row(int(lengths[i]))] for i in at], 32, (seed,))
+        means = [np.mean([len(r.ids) for [r] in units]) for _, units in made]
         correlations.append(np.corrcoef(means, np.arange(len(means)))[0, 1])
     assert max(map(abs, correlations)) < 0.35
 
@@ -63,9 +63,9 @@ def test_no_epoch_is_ordered_by_length() -> None:
 def test_a_large_set_is_cut_into_pools_that_are_encoded_one_by_one(monkeypatch: object) -> None:
     asked: list[int] = []
 
-    def encode(at: np.ndarray) -> list[Row]:  # type: ignore[type-arg]
+    def encode(at: np.ndarray) -> list[list[Row]]:  # type: ignore[type-arg]
         asked.append(len(at))
-        return [row(6) for _ in at]
+        return [[row(6)] for _ in at]
 
     made = batch.epoch(np.arange(3 * batch.POOL + 5), encode, 32, (0,))
     next(made)

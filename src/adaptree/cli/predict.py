@@ -17,7 +17,7 @@ from adaptree.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from adaptree.base import Bound
-    from adaptree.heads import Prediction
+    from adaptree.kinds import Prediction
 
 
 @app.command()
@@ -69,7 +69,7 @@ def predict(
     if form in (Format.json, Format.jsonl):
         emit((answer.to_dict() for _, answer in pairs), form)
     else:
-        emit(({**_columns(answer), "text": line} for line, answer in pairs), form)
+        emit(({**answer.columns(), "text": line} for line, answer in pairs), form)
     tell_cut(bound, quiet)
 
 
@@ -105,16 +105,10 @@ def _answer_lines(bound: Bound, lines: Iterable[str], min_score: float | None) -
         yield from zip(chunk, bound.predict(inputs, min_score=min_score), strict=True)
 
 
-def _columns(answer: Prediction) -> dict[str, Any]:
-    if answer.value is not None:
-        return {"prediction": answer.value}
-    return {"prediction": answer.label, "score": answer.score}
-
-
 def _beside(row: dict[str, Any], answer: Prediction, names: list[str]) -> dict[str, Any]:
     """The row with the answer's columns; where the file has a column of that name, the answer's gets another."""
     whole = {name: row.get(name) for name in names}
-    for key, value in _columns(answer).items():
+    for key, value in answer.columns().items():
         while key in whole:
             key = f"predicted_{key}"
         whole[key] = value

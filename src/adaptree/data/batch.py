@@ -41,21 +41,21 @@ def group(lengths: Sequence[int], batch_size: int) -> list[np.ndarray[Any, Any]]
 
 def epoch(
     rows: np.ndarray[Any, Any],
-    encode: Callable[[np.ndarray[Any, Any]], list[Row]],
+    encode: Callable[[np.ndarray[Any, Any]], list[list[Row]]],
     batch_size: int,
     seed: Sequence[int],
-) -> Iterator[tuple[np.ndarray[Any, Any], list[Row]]]:
-    """One pass over the rows in an order that depends on `seed` alone; every row once, the tail included.
+) -> Iterator[tuple[np.ndarray[Any, Any], list[list[Row]]]]:
+    """One pass over the inputs in an order that depends on `seed` alone; every one once, the tail included.
 
-    Rows are shuffled; within pools they are batched by length, and the pool's batches are shuffled again, so that
-    no part of an epoch sees only short or only long texts.
+    They are shuffled; within pools they are batched by the length of their longest row, and the pool's batches are
+    shuffled again, so that no part of an epoch sees only short or only long texts.
     """
     rng = np.random.default_rng(list(seed))
     order = rng.permutation(rows)
     for start in range(0, len(order), POOL):
         pool = order[start : start + POOL]
         encoded = encode(pool)
-        batches = group([len(row.ids) for row in encoded], batch_size)
+        batches = group([max(len(row.ids) for row in unit) for unit in encoded], batch_size)
         for at in rng.permutation(len(batches)):
             yield pool[batches[at]], [encoded[i] for i in batches[at]]
 

@@ -14,8 +14,6 @@ from adaptree.errors import BaseError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from adaptree.data.table import Table
-
 Text = str | tuple[str, str]
 
 
@@ -100,32 +98,3 @@ def _cut(text: Text, reach: int) -> Text:
 def _whole(text: str) -> str:
     """The text without half surrogate pairs, which JSON can hold and UTF-8 cannot."""
     return text if text.isprintable() else text.encode(errors="replace").decode()
-
-
-class Encoded:
-    """Some rows of a table, encoded when asked for; a small table's encodings are kept."""
-
-    KEEP = 100_000
-
-    def __init__(self, table: Table, encoder: Encoder, max_length: int) -> None:
-        self.table = table
-        self._encoder = encoder
-        self._max_length = max_length
-        self._kept: dict[int, Row] | None = {} if len(table) <= self.KEEP else None
-        self._truncated = np.zeros(len(table), dtype=bool)
-
-    def rows(self, indices: np.ndarray[Any, Any]) -> list[Row]:
-        kept = self._kept
-        missing = indices if kept is None else np.array([i for i in indices.tolist() if i not in kept], dtype=np.int64)
-        fresh = self._encoder.encode(self.table.texts(missing), self._max_length) if len(missing) else []
-        for i, row in zip(missing.tolist(), fresh, strict=True):
-            self._truncated[i] = row.truncated
-        if kept is None:
-            return fresh
-        kept.update(zip(missing.tolist(), fresh, strict=True))
-        return [kept[i] for i in indices.tolist()]
-
-    @property
-    def truncated(self) -> int:
-        """How many of the rows seen so far were cut."""
-        return int(self._truncated.sum())

@@ -80,6 +80,10 @@ class Table:
         """The second text of row i; empty where there is none."""
         return self._bytes[int(self._starts[i]) + int(self._lengths[i]) : int(self._starts[i + 1])].decode()
 
+    def golds(self, indices: NDArray[Any]) -> NDArray[Any]:
+        """What is right for some rows: positions in the labels, or numbers."""
+        return np.asarray(self.targets[indices])
+
     def texts(self, indices: Iterable[int]) -> list[str] | list[tuple[str, str]]:
         """The texts of some rows, or their (text, pair) tuples when the file has pairs."""
         if self.columns.pair is None:

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from adaptree import baselines, metrics
+from adaptree import baselines
 from adaptree.base import Base, Bound
 from adaptree.data.table import Table
 from adaptree.host import price
+from adaptree.kinds import Out
 from adaptree.methods import Method
 from adaptree.task import Record, Task
 from adaptree.training.loop import Fit
@@ -33,18 +34,17 @@ class Part:
         return len(self.rows)
 
 
-def score(
-    bound: Bound, part: Part, logits: torch.Tensor | None = None
-) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """A task's metrics on labelled rows, with their 95 % intervals; `logits` where they are known already."""
-    if logits is None:
+def score(bound: Bound, part: Part, out: Out | None = None) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """A task's metrics on labelled rows, with their 95 % intervals; `out` where the head's output is known already."""
+    golds = part.table.golds(part.rows)
+    if out is None:
         starts = range(0, len(part), CHUNK)
-        logits = torch.cat([bound.logits(part.table.texts(part.rows[i : i + CHUNK])) for i in starts])
-    answers, targets = bound.kind.answer(logits), part.table.targets[part.rows]
-    labels = range(bound.kind.width) if part.table.kind == "classify" else None
-    spans = metrics.intervals(part.table.kind, targets, answers, labels=labels)
-    scores = metrics.score(part.table.kind, targets, answers, labels=labels)
-    return scores, {key: list(span) for key, span in spans.items()}
+        parts = [bound.answers(part.table.texts(part.rows[i : i + CHUNK])) for i in starts]
+        answers = np.concatenate(parts) if isinstance(parts[0], np.ndarray) else [a for some in parts for a in some]
+    else:
+        answers = bound.kind.answers(out, [])
+    spans = bound.kind.intervals(golds, answers)
+    return bound.kind.score(golds, answers), {key: list(span) for key, span in spans.items()}
 
 
 def finish(
@@ -94,7 +94,7 @@ def finish(
         extra=extra,
     )
     bound = base.bind(Task(record, fit.v))
-    known = {"validation": fit.logits}
+    known = {"validation": fit.out}
     scored = {key: score(bound, part, known.get(key)) for key, part in parts.items() if key != "train"}
     # What `verify` will compute again, bit for bit.
     probes = [list(text) if isinstance(text, tuple) else text for text in table.texts(training.rows[:PROBES])]

@@ -18,13 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from adaptree import heads, metrics
-from adaptree.base import Base, score
+from adaptree import metrics
+from adaptree.base import Base, forward, infer
 from adaptree.data.batch import epoch as batches_of
-from adaptree.data.encode import Encoded, Row
+from adaptree.data.encode import Row
 from adaptree.errors import Diverged, TrainingError
-from adaptree.heads import Classify, Kind, Regress
 from adaptree.host import Host, share, without_dropout
+from adaptree.kinds import Classify, Kind, Out, Regress, Unit
+from adaptree.kinds.encoded import Encoded
 from adaptree.methods import Method
 from adaptree.training import checkpoint, trunk
 from adaptree.training.crew import Crew
@@ -49,8 +50,8 @@ class Fit:
     finished: bool
     used: dict[str, Any] = field(default_factory=dict)
     """What it was really done with: the depth of the trunk, the number of processes, the device."""
-    logits: Tensor | None = None
-    """The best epoch's on the validation rows, where they are the very bits that the task gives."""
+    out: Out | None = None
+    """The best epoch's on the validation inputs, where they are the very bits that the task gives."""
 
 
 @dataclass
@@ -108,24 +109,23 @@ def _learn(
     """A method outside the base learns by itself, at once."""
     began = time.monotonic()
     (source, rows), (checker, held) = training, validation
-    targets = source.table.targets[rows]
+    targets = source.golds(rows)
     if isinstance(kind, Regress):
         targets = (targets - kind.mean) / kind.std
     classes = kind.width if isinstance(kind, Classify) else 0
     v = method.learn(source.table.texts(rows), targets.tolist(), classes)
     logits = method.logits(v, checker.table.texts(held))
-    scored, loss = _scores(kind, checker.table.targets[held], logits)
+    scored, loss = _scores(kind, checker.golds(held), logits, [])
     seconds = time.monotonic() - began
     entry = {"epoch": 1, "rows": len(rows), "train_loss": 0.0, "validation_loss": loss, **scored}
     entry["seconds"] = round(seconds, 3)
     on_event({"event": "epoch", "epochs": 1, "best": 1, "metric": settings.metric, **entry})
-    return Fit(v, [entry], 1, seconds, True, logits=logits)
+    return Fit(v, [entry], 1, seconds, True, out=logits)
 
 
-def _scores(kind: Kind, targets: Array, logits: Tensor) -> tuple[dict[str, float], float]:
-    loss = float(kind.loss(logits, torch.from_numpy(targets)).double().mean())
-    labels = range(kind.width) if isinstance(kind, Classify) else None
-    return metrics.score(kind.name, targets, kind.answer(logits), labels=labels), loss
+def _scores(kind: Kind, golds: Any, out: Out, units: Sequence[Unit]) -> tuple[dict[str, float], float]:
+    loss = float(kind.loss(out, units, golds).double().mean())
+    return kind.score(golds, kind.answers(out, units)), loss
 
 
 class _Run:
@@ -178,7 +178,7 @@ class _Run:
         """The weights at the very beginning, a function of the seed."""
         generator = torch.Generator().manual_seed(self.settings.seed)
         born = self.method.init(self.host.sites, self.base.host.backbone, generator)
-        return born | heads.init(self.kind, self.base.width, generator)
+        return born | self.kind.init(self.base.width, generator)
 
     def _take(self, v: Mapping[str, Tensor]) -> None:
         """Train these weights from here on; whole numbers among them, such as positions, stay as they are."""
@@ -188,7 +188,7 @@ class _Run:
             self.v[name] = nn.Parameter(here) if here.is_floating_point() else here
         self.trained = {name: p for name, p in self.v.items() if p.requires_grad}
         self.best_v = {name: p.detach().clone() for name, p in self.v.items()}
-        self.best_logits: Tensor | None = None
+        self.best_out: Out | None = None
         self.host.bind(self.method.plan(self.host.sites, self.v))
         self._put()
         groups: dict[tuple[float, float], list[Tensor]] = {}
@@ -204,7 +204,7 @@ class _Run:
         self.host.swap(self.method.weights(self.host.sites, self.host.frozen, self.v))
 
     def _train_targets(self) -> Array:
-        return self.source.table.targets[self.train_rows]
+        return np.asarray(self.source.golds(self.train_rows))
 
     def go(self, pressed: Callable[[], bool]) -> Fit:
         settings, state = self.settings, self.state
@@ -220,13 +220,13 @@ class _Run:
                 self._advance()
             skip = state.batch
             seed = (settings.seed, state.epoch, state.stage)[: 3 if state.stage else 2]
-            for indices, rows in batches_of(self.train_rows, self.source.rows, settings.batch_size, seed):
+            for indices, units in batches_of(self.train_rows, self.source.units, settings.batch_size, seed):
                 if skip:
                     skip -= 1
                     continue
                 if settings.max_steps and state.step >= settings.max_steps:
                     break
-                self._step(indices, rows)
+                self._step(indices, units)
                 if self.stop or (alone and pressed()):
                     self.save()
                     return self._fit(finished=False)
@@ -259,7 +259,7 @@ class _Run:
             )
 
     def _inputs(self) -> list[Row]:
-        return [row for source, rows in self.cover for row in source.rows(rows)]
+        return [row for source, rows in self.cover for unit in source.units(rows) for row in unit]
 
     def _note(self, text: str) -> None:
         self.on_event({"event": "note", "text": text})
@@ -282,16 +282,16 @@ class _Run:
         tired = state.epoch - state.best >= settings.patience
         return tired or (settings.max_steps is not None and state.step >= settings.max_steps)
 
-    def _step(self, indices: Array, rows: list[Any]) -> None:
+    def _step(self, indices: Array, units: list[Unit]) -> None:
         settings, state = self.settings, self.state
         # Progress counts rows, in the middle of the batch, so that no step has a learning rate of zero.
-        progress = (state.seen + len(rows) / 2) / (self.epochs * len(self.train_rows))
+        progress = (state.seen + len(units) / 2) / (self.epochs * len(self.train_rows))
         if settings.max_steps:
             progress = max(progress, (state.step + 0.5) / settings.max_steps)
         lr = learning_rate(progress, self.lr, settings.warmup)
         for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
             group["lr"] = lr * rate
-        loss = self._backward(indices, rows)
+        loss = self._backward(indices, units)
         value, stop = self.crew.add_up(self.trained.values(), [loss, float(self.pressed())])
         self.stop = bool(stop)
         if not math.isfinite(value):
@@ -304,24 +304,24 @@ class _Run:
         self.optimiser.zero_grad()
         state.batch += 1
         state.step += 1
-        state.seen += len(rows)
-        state.tokens += sum(len(row.ids) for row in rows)
+        state.seen += len(units)
+        state.tokens += sum(len(row.ids) for unit in units for row in unit)
         state.loss += value
         state.seconds = time.monotonic() - self.clock
         total = self.epochs * len(self.train_rows)
         self.on_event({
             "event": "step", "epoch": state.epoch + 1, "epochs": self.epochs, "step": state.step, "lr": lr,
-            "loss": value / len(rows), "seen": state.seen, "total": total,
+            "loss": value / len(units), "seen": state.seen, "total": total,
             "tokens_per_second": state.tokens / max(state.seconds, 1e-9), "seconds": state.seconds,
         })  # fmt: skip
 
-    def _backward(self, indices: Array, rows: list[Row]) -> float:
-        """Add this process's share of a batch to the gradients, in parts if asked for; the sum of its rows' losses."""
+    def _backward(self, indices: Array, units: list[Unit]) -> float:
+        """Add this process's share of a batch to the gradients, in parts if asked for; the sum of its losses."""
         value, settings = 0.0, self.settings
-        most = -(-len(rows) // self.crew.size)  # of any process: all of them take the same number of parts
+        most = -(-len(units) // self.crew.size)  # of any process: all of them take the same number of parts
         each = -(-most // settings.accumulate)
-        share = self.crew.share(len(rows))
-        indices, rows = indices[share], rows[share]
+        share = self.crew.share(len(units))
+        indices, units = indices[share], units[share]
         for part, start in enumerate(range(0, most, each)):
             self._chance(part)
             if self.method.dynamic:
@@ -329,14 +329,13 @@ class _Run:
             if self.crew.rank:
                 self._chance(part, self.crew.rank)  # gates are drawn alike by all, dropout is each one's own
             here = slice(start, start + each)
-            if not rows[here]:
+            if not (some := units[here]):
                 continue
             with torch.autocast(self.device_type, torch.bfloat16, enabled=settings.precision == "bf16"):
-                hidden, mask = self.base.hidden(rows[here], self.host)
-                logits = heads.apply(heads.pool(hidden, mask, self.pooling), self.v)
-            targets = torch.from_numpy(self.source.table.targets[indices[here]]).to(self.base.device)
-            # Every row weighs the same, also in a batch that is not full.
-            loss = self.kind.loss(logits.float(), targets, self.class_weights).sum()
+                rows = sum(map(len, some))
+                out = forward(self.base, some, self.kind, self.v, self.pooling, batch_size=rows, host=self.host)
+            # Every input weighs the same, also in a batch that is not full.
+            loss = self.kind.loss(out, some, self.source.golds(indices[here]), self.class_weights).sum()
             penalty = self.method.penalty(self.v) if part == 0 and self.crew.rank == 0 else None
             whole = loss / settings.batch_size if penalty is None else loss / settings.batch_size + penalty
             whole.backward()  # type: ignore[no-untyped-call]
@@ -350,8 +349,8 @@ class _Run:
 
     def _close_epoch(self) -> None:
         state = self.state
-        logits = self.evaluate()
-        scored, loss = _scores(self.kind, self.checker.table.targets[self.validation_rows], logits)
+        out, units = self.evaluate()
+        scored, loss = _scores(self.kind, self.checker.golds(self.validation_rows), out, units)
         seen = state.seen - sum(h["rows"] for h in self._course())
         state.epoch += 1
         state.seconds = time.monotonic() - self.clock
@@ -365,7 +364,7 @@ class _Run:
         state.batch, state.loss = 0, 0.0
         if state.best == 0 or self._is_better(entry, self._course()[state.best - 1]):
             state.best = state.epoch
-            self.best_logits = logits
+            self.best_out = out
             self.best_v = {name: p.detach().clone() for name, p in self.v.items()}
         self.on_event({"event": "epoch", "epochs": self.epochs, "best": state.best, "metric": self.metric, **entry})
 
@@ -375,30 +374,36 @@ class _Run:
             return bool(new["validation_loss"] < old["validation_loss"])
         return metrics.better(self.metric, new[self.metric], old[self.metric])
 
-    def evaluate(self) -> Tensor:
-        """The logits of the validation rows, with the weights as they are now."""
-        logits = []
+    def evaluate(self) -> tuple[Out, list[Unit]]:
+        """The head's output for the validation inputs, with the weights as they are now."""
         v = {name: p.detach() for name, p in self.v.items()}
         if self.method.dynamic:
             with torch.no_grad():
                 self._put()
         training = self.host.model.training
         self.host.model.eval()
-        mine = self.validation_rows[self.crew.share(len(self.validation_rows))]
-        for start in range(0, len(mine), 4096):
-            rows = self.checker.rows(mine[start : start + 4096])
-            logits.append(score(self.base, rows, v, None, self.pooling, host=self.host))
+        mine = self.validation_rows
+        if self.kind.single:  # what has no fixed shape is computed by every process
+            mine = mine[self.crew.share(len(mine))]
+        units = self.checker.units(mine)
+        parts: list[Any] = []
+        for start in range(0, len(units), 4096):
+            parts.append(
+                infer(self.base, units[start : start + 4096], self.kind, v, None, self.pooling, host=self.host)
+            )
         self.host.model.train(training)
-        own = torch.cat(logits) if logits else torch.zeros(0, v["head.bias"].shape[-1])
-        return self.crew.gather(own, len(self.validation_rows))
+        if self.kind.reads_tokens:
+            return [part for found in parts for part in found], units
+        own = torch.cat(parts) if parts else torch.zeros(0, self.kind.width)
+        return self.crew.gather(own, len(self.validation_rows)) if self.kind.single else own, units
 
     def _fit(self, *, finished: bool) -> Fit:
         v = {name: tensor.cpu() for name, tensor in self.best_v.items()}
         best = self.state.best if self.state.stage + 1 == self.method.stages else 0  # before that there is no task
         exact = self.settings.trunk != "fp16" or not self.state.trunk
         used = {"trunk_depth": self.state.trunk, "processes": self.crew.size, "device": self.base.device}
-        logits = self.best_logits if exact else None
-        return Fit(v, self.state.history, best, self.state.seconds, finished, used, logits)
+        out = self.best_out if exact and self.kind.single else None
+        return Fit(v, self.state.history, best, self.state.seconds, finished, used, out)
 
     def _save_if_due(self) -> None:
         if (began := time.monotonic()) - self.saved > CHECKPOINT_SECONDS * max(1.0, self.saving):
@@ -411,8 +416,8 @@ class _Run:
             return
         self.state.seconds = time.monotonic() - self.clock
         tensors: dict[str, Tensor] = {}
-        if self.best_logits is not None:
-            tensors["logits"] = self.best_logits
+        if self.kind.single and isinstance(self.best_out, Tensor):
+            tensors["logits"] = self.best_out
         for name, p in self.v.items():
             tensors[f"now.{name}"] = p.detach().cpu()
             tensors[f"best.{name}"] = self.best_v[name].cpu()
@@ -433,7 +438,7 @@ class _Run:
             )
         self.state = _State(**state)
         self._take({name.removeprefix("now."): t for name, t in tensors.items() if name.startswith("now.")})
-        self.best_logits = tensors.get("logits")
+        self.best_out = tensors.get("logits")
         with torch.no_grad():
             for name, p in self.v.items():
                 self.best_v[name] = tensors[f"best.{name}"].to(p.device)

@@ -1,0 +1,48 @@
+"""Some inputs of a table, encoded when asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from adaptree.kinds.kind import Golds, Kind, Unit
+
+if TYPE_CHECKING:
+    from adaptree.data.encode import Encoder
+    from adaptree.data.table import Table
+
+Array = np.ndarray[Any, Any]
+
+
+class Encoded:
+    """A table as a kind computes it; a small table's encodings are kept."""
+
+    KEEP = 100_000
+
+    def __init__(self, table: Table, kind: Kind, encoder: Encoder, max_length: int) -> None:
+        self.table = table
+        self._kind = kind
+        self._encoder = encoder
+        self._max_length = max_length
+        self._kept: dict[int, Unit] | None = {} if len(table) <= self.KEEP else None
+        self._truncated = np.zeros(len(table), dtype=bool)
+
+    def units(self, indices: Array) -> list[Unit]:
+        kept = self._kept
+        missing = indices if kept is None else np.array([i for i in indices.tolist() if i not in kept], dtype=np.int64)
+        fresh = self._kind.units(self._encoder, self.table.texts(missing), self._max_length) if len(missing) else []
+        for i, unit in zip(missing.tolist(), fresh, strict=True):
+            self._truncated[i] = any(row.truncated for row in unit)
+        if kept is None:
+            return fresh
+        kept.update(zip(missing.tolist(), fresh, strict=True))
+        return [kept[i] for i in indices.tolist()]
+
+    def golds(self, indices: Array) -> Golds:
+        return self.table.golds(indices)
+
+    @property
+    def truncated(self) -> int:
+        """How many of the inputs seen so far were cut."""
+        return int(self._truncated.sum())

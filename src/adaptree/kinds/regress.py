@@ -1,0 +1,50 @@
+"""A number for a text or a pair."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from adaptree.errors import UsageError
+from adaptree.kinds.kind import Kind, Out, Prediction, Unit, as_tensor
+
+
+@dataclass(frozen=True)
+class Regress(Kind):
+    """Trained on standardised targets: an output of 1 is one standard deviation above the mean."""
+
+    name: ClassVar[str] = "regress"
+    mean: float
+    std: float
+
+    @property
+    def width(self) -> int:
+        return 1
+
+    def loss(self, out: Out, units: Sequence[Unit], golds: Any, weights: Tensor | None = None) -> Tensor:
+        assert isinstance(out, Tensor)
+        return (out.squeeze(-1) - (as_tensor(golds, out) - self.mean) / self.std) ** 2
+
+    def answers(self, out: Out, units: Sequence[Unit]) -> np.ndarray[Any, Any]:
+        assert isinstance(out, Tensor)
+        return (out.double().squeeze(-1) * self.std + self.mean).numpy()
+
+    def changed(self, exact: Out, out: Out, units: Sequence[Unit]) -> int:
+        """Those that move by more than a tenth of the targets' standard deviation."""
+        assert isinstance(exact, Tensor)
+        assert isinstance(out, Tensor)
+        return int(((exact - out).abs() > 0.1).sum())
+
+    def predictions(
+        self, out: Out, units: Sequence[Unit], inputs: Sequence[Any], min_score: float | None
+    ) -> list[Prediction]:
+        if min_score is not None:
+            raise UsageError("a regression has no score to abstain by.", hint="Leave --min-score out.")
+        return [Prediction(value=value) for value in self.answers(out, units).tolist()]
+
+    def extra(self) -> dict[str, Any]:
+        return {"mean": self.mean, "std": self.std}
