@@ -16,7 +16,6 @@ from adaptree.kinds import Regress
 from adaptree.kinds.encoded import Encoded
 from adaptree.models import config_of, locate
 
-
 KIND = Regress(0.0, 1.0)
 
 
@@ -90,3 +89,49 @@ def test_a_small_table_is_encoded_once_and_a_large_one_as_needed(
     assert [r.ids.tolist() for [r] in large.units(np.array([3, 1, 5]))] == [r.ids.tolist() for [r] in first]
     large.units(np.array([3]))
     assert calls == [3, 1, 3, 1]
+
+
+TEXTS = ["a house by the sea", "Ünïcode, emoji 🙂 and ﬁ", "", "word " * 40]
+
+
+def encoders() -> list[Encoder]:
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    words = {word: i for i, word in enumerate(["<s>", "</s>", "<unk>", "a", "house", "by", "the", "sea", "word"])}
+
+    def make(processor: object, types: bool) -> Encoder:
+        made = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+        made.pre_tokenizer = pre_tokenizers.Whitespace()  # type: ignore[assignment]
+        if processor is not None:
+            made.post_processor = processor  # type: ignore[assignment]
+        return Encoder(made, pad_id=1, types=types)
+
+    roberta = processors.RobertaProcessing(("</s>", 1), ("<s>", 0))
+    t5 = processors.TemplateProcessing(single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)])
+    return [make(roberta, False), make(t5, False), make(None, False)]
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_row_of_pieces_is_what_the_tokenizer_makes_itself(number: int, minilm: Encoder) -> None:
+    encoder = [minilm, *encoders()][number]
+    found = encoder.pieces(TEXTS)
+    for text, pieces in zip(TEXTS, found, strict=True):
+        assert all(0 <= start <= end <= len(text) for start, end in pieces.spans)
+        whole = encoder.encode([text], 512)[0]
+        made = encoder.row(pieces.ids)
+        assert made.ids.tolist() == whole.ids.tolist()
+        assert (made.types is None) == (whole.types is None)
+        assert len(made.ids) == max(1, len(pieces.ids) + 512 - encoder.room(512, pair=False))
+        for other, more in zip(TEXTS, found, strict=True):
+            pair = encoder.encode([(text, other)], 512)[0]
+            made = encoder.row(pieces.ids, more.ids)
+            assert made.ids.tolist() == pair.ids.tolist()
+            if pair.types is not None and made.types is not None:
+                assert made.types.tolist() == pair.types.tolist()
+
+
+def test_pieces_say_which_characters_they_stand_for(minilm: Encoder) -> None:
+    text = "Adaptors? No: adapters, 🙂."
+    (found,) = minilm.pieces([text])
+    words = [text[start:end].lower() for start, end in found.spans]
+    assert "".join(words) == "adaptors?no:adapters,🙂."

@@ -18,11 +18,31 @@ Text = str | tuple[str, str]
 
 
 class Row(NamedTuple):
-    """One encoded input."""
+    """What the model sees at once: a text or a pair, or a window of one."""
 
     ids: np.ndarray[Any, Any]
     types: np.ndarray[Any, Any] | None
     truncated: bool
+    at: Any = None
+    """Where in its input it lies, as the kind of task that made it wants to know."""
+
+
+class Pieces(NamedTuple):
+    """A text's word pieces, without special tokens and without a limit."""
+
+    ids: np.ndarray[Any, Any]
+    spans: np.ndarray[Any, Any]
+    """(pieces, 2): the characters that each stands for, from and to."""
+
+
+class Frame(NamedTuple):
+    """The special tokens around a text, or before, between and after the two of a pair."""
+
+    before: tuple[int, ...]
+    between: tuple[int, ...]
+    after: tuple[int, ...]
+    second: int
+    """The token type of the second text."""
 
 
 class Encoder:
@@ -33,6 +53,7 @@ class Encoder:
         tokenizer.no_truncation()
         self._tokenizer = tokenizer
         self._setting = threading.Lock()  # truncation is a state of the tokenizer, and two tasks may want two lengths
+        self._frames: dict[bool, Frame] = {}
         self.pad_id = pad_id
         self.types = types
 
@@ -81,6 +102,54 @@ class Encoder:
             )
             rows.append(Row(ids, types, bool(encoding.overflowing) or longer))
         return rows
+
+    def pieces(self, texts: Sequence[str]) -> list[Pieces]:
+        """The word pieces of whole texts, however long; a kind of task puts windows of them into rows with `row`."""
+        with self._setting:
+            self._tokenizer.no_truncation()
+            encodings = self._tokenizer.encode_batch([_whole(text) for text in texts], add_special_tokens=False)
+        return [
+            Pieces(np.asarray(e.ids, dtype=np.int32), np.asarray(e.offsets, dtype=np.int64).reshape(-1, 2))
+            for e in encodings
+        ]
+
+    def frame(self, *, pair: bool) -> Frame:
+        """The special tokens that this tokenizer puts around one text or two, learned from how it treats a letter."""
+        if pair not in self._frames:
+            with self._setting:
+                self._tokenizer.no_truncation()
+                encoding = self._tokenizer.encode("a", "a" if pair else None)
+            parts: list[list[int]] = [[], [], []]
+            place, second = 0, 0
+            for token, of, kind in zip(encoding.ids, encoding.sequence_ids, encoding.type_ids, strict=True):
+                if of is None:
+                    parts[place].append(token)
+                else:
+                    place = 2 if of == int(pair) else 1
+                    second = kind if of == 1 else second
+            self._frames[pair] = Frame(tuple(parts[0]), tuple(parts[1]), tuple(parts[2]), second)
+        return self._frames[pair]
+
+    def room(self, max_length: int, *, pair: bool) -> int:
+        """How many word pieces fit into a row."""
+        return max_length - sum(map(len, self.frame(pair=pair)[:3]))
+
+    def row(self, first: np.ndarray[Any, Any], second: np.ndarray[Any, Any] | None = None, *, at: Any = None) -> Row:
+        """Word pieces of one text or two as a row, with the special tokens where this tokenizer puts them."""
+        frame = self.frame(pair=second is not None)
+        parts: list[Any] = [frame.before, first]
+        if second is not None:
+            parts += [frame.between, second]
+        parts.append(frame.after)
+        ids = np.concatenate([np.asarray(part, dtype=np.int32) for part in parts])
+        if not len(ids):
+            ids = np.array([self.pad_id], dtype=np.int32)
+        types = None
+        if self.types:
+            types = np.zeros(len(ids), dtype=np.int32)
+            if second is not None:
+                types[len(frame.before) + len(first) + len(frame.between) :] = frame.second
+        return Row(ids, types, False, at)
 
     def lengths(self, texts: Sequence[Text]) -> list[int]:
         """How many tokens each text has, uncut."""
