@@ -10,16 +10,18 @@ WORDS = {"fruit": "apple pear plum", "tool": "hammer saw drill", "beast": "lion 
 FILLER = """the a old new very big small near under with and or seen today there""".split()  # noqa: SIM905
 
 
-def tiny_base(folder: Path, *, seed: int = 0, hidden: int = 32, layers: int = 2) -> Path:
-    """A BERT with random weights and a word-level tokenizer, saved as a Hugging Face folder."""
+def tiny_base(folder: Path, *, seed: int = 0, hidden: int = 32, layers: int = 2, mask: bool = False) -> Path:
+    """A BERT with random weights and a word-level tokenizer, with or without a mask token, as a Hugging Face folder."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import BertConfig, BertModel
 
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *FILLER, *" ".join(WORDS.values()).split()]
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *FILLER, *" ".join(WORDS.values()).split(), *["[MASK]"] * mask]
     vocabulary = {word: i for i, word in enumerate(words)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    if mask:
+        tokenizer.add_special_tokens(["[MASK]"])
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",

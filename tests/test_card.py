@@ -1,14 +1,21 @@
 from __future__ import annotations
 
 import json
+import random
 import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import adaptree as at
 from adaptree import card
-from adaptree.task import Record
+from adaptree.task import Record, Task
+from tests.bases import FILLER, WORDS, tiny_base
 
 
 def full(**changes: object) -> Record:
@@ -47,6 +54,7 @@ def test_scores_stand_with_their_interval_beside_the_baselines() -> None:
     assert "On the 100 rows of the test part" in text
     assert "On the validation part: accuracy 0.9800 (0.9600 to 0.9900)." in text
     assert "those of good" in text
+    assert "those of good" not in card.write(full(extra={"several": True}))
 
 
 def test_without_a_test_part_validation_is_shown() -> None:
@@ -130,3 +138,139 @@ def test_a_long_text_is_cut_before_it_is_escaped() -> None:
 def test_any_base_name_is_valid_in_the_front_matter(name: str) -> None:
     line = front(card.write(full(base={"name": name})))[1]
     assert json.loads(line.removeprefix("base_model: ")) == name
+
+
+INSIGHT: dict[str, Any] = {
+    "rows": 90, "labels": 2, "wrong": 3,
+    "confusion": {"labels": ["bad", "<b>|"], "counts": [[40, 2], [1, 1234]]},
+    "by_label": [
+        {"label": "<b>|", "precision": 0.5, "recall": 1.0, "f1": 2 / 3, "gold": 1235, "predicted": 1236, "right": 1234}
+    ],
+    "calibration": {"bins": [{"count": 0, "confidence": None, "accuracy": None}] * 9
+                    + [{"count": 90, "confidence": 0.95, "accuracy": 0.9}], "error": 0.05},
+    "mistakes": [{"text": "<script>|", "pair": "`x`", "gold": "bad", "predicted": "<b>|", "probability": 0.99}],
+    "right": [{"text": "fine", "gold": "bad", "predicted": "bad", "probability": 0.7}],
+}  # fmt: skip
+
+
+def test_what_was_found_has_its_sections() -> None:
+    text = card.write(full(extra={"insight": INSIGHT}))
+    for part in (
+        r"| &lt;b&gt;\| | 0.5000 | 1.0000 | 0.6667 | 1,235 | 1,236 |",
+        "![Confusion matrix](confusion.svg)",
+        r"| **&lt;b&gt;\|** | 1 | 1,234 |",
+        "Expected calibration error: 0.0500",
+        "| 0.9 to 1.0 | 90 | 0.9500 | 0.9000 |",
+        "3 of the first 90 rows of the test part are wrong. Those that it was surest of:",
+        r"| &lt;script&gt;\| · \`x\` | bad | &lt;b&gt;\| | 0.9900 |",
+        "## Where it is right\n\n| text | predicted | probability |",
+    ):
+        assert part in text, part
+    assert not re.search(r"<(?!br)", text.partition("## How to cite")[0])
+
+
+def test_a_record_without_findings_has_none_of_their_sections_and_no_figures() -> None:
+    assert "Where it goes wrong" not in card.write(full())
+    assert card.figures(full()) == {}
+    assert ".svg" not in card.write(full())
+
+
+def test_figures_are_drawn_from_the_record_alone_and_are_the_same_again() -> None:
+    course = [{"epoch": i, "train_loss": 1 / i, "validation_loss": 1.0, "f1": i / 9} for i in range(1, 4)]
+    record = full(history=course, extra={"insight": INSIGHT})
+    again = Record.from_json(json.loads(json.dumps(record.to_json())))
+    assert set(card.figures(record)) == {"course.svg", "confusion.svg", "calibration.svg"}
+    assert card.figures(again) == card.figures(record)
+    for name in card.figures(record):
+        assert f"]({name})" in card.write(record)
+
+
+def test_a_notebook_shows_scores_with_intervals_and_the_course() -> None:
+    course = [{"epoch": i, "train_loss": 1 / i, "validation_loss": 1.0, "f1": i / 9} for i in range(1, 4)]
+    task = Task(full(history=course, base={"name": "<script>"}), {"head.bias": torch.zeros(2)})
+    page = ElementTree.fromstring(task._repr_html_())
+    assert page.find(".//{http://www.w3.org/2000/svg}svg") is not None
+    rows = [["".join(cell.itertext()) for cell in row] for row in page.iter("tr")]
+    assert ["f1, test", "0.9600 (0.9000 to 0.9800, 95 %)"] in rows
+    assert ["base", "<script>"] in rows
+    assert rows[4][0] == "f1, test"  # what it was trained by comes first
+    assert repr(task).startswith("Task(reviews@3: classify into 2 labels")
+
+
+NASTY = "<script>|"
+
+
+def _texts(rng: random.Random, word: str) -> str:
+    return " ".join([NASTY, word, *rng.choices(FILLER, k=rng.randint(2, 6))])
+
+
+def rows_of(kind: str, count: int = 40) -> list[dict[str, Any]]:
+    """Small data of a kind, with a text in it that means something to Markdown and HTML."""
+    rng = random.Random(0)
+    rows: list[dict[str, Any]] = []
+    for i in range(count):
+        names = rng.sample(sorted(WORDS), 2)
+        word = WORDS[names[0]].split()[i % 3]
+        text = _texts(rng, word)
+        rows.append({
+            "classify": {"text": text, "label": f"<b>{names[0]}"},
+            "labels": {"text": text, "labels": [f"<b>{name}" for name in names[: i % 3]]},
+            "regress": {"text": text, "label": i / 7},
+            "numbers": {"text": text, "<b>a": i / 7, "b": i % 5 + 0.5},
+            "tag": {"tokens": text.split(), "tags": ["O", f"B-<b>{names[0]}", *["O"] * (len(text.split()) - 2)]},
+            "answer": {"question": f"which {names[0]} {NASTY}", "context": text,
+                       "answers": {"text": [word], "answer_start": [text.index(word)]}},
+            "choose": {"question": text, "choices": [NASTY, word], "label": 1},
+            "mlm": {"text": text},
+        }[kind])  # fmt: skip
+    return rows
+
+
+SECTIONS = {
+    "classify": ("Label by label", "How sure it is", "Where it is right", "one of 3 labels"),
+    "labels": ("Label by label", "any number of 3 labels"),
+    "regress": ("How far off it is", "Where it goes wrong", "Gives a text a number"),
+    "numbers": ("How far off it is", "Where it goes wrong", "2 numbers"),
+    "tag": ("Label by label", "every word"),
+    "answer": ("By question", "answers a question", '("a question?", "the text with the answer")'),
+    "choose": ("By number of choices", '("a text", ["a choice", "another"])'),
+    "mlm": ("By length", "Hardest words", "hidden in a text"),
+}
+ASKED: dict[str, dict[str, Any]] = {"numbers": {"label": "<b>a,b"}, "mlm": {"kind": "mlm"}}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return at.load_base(tiny_base(tmp_path_factory.mktemp("card") / "base", mask=True))
+
+
+@pytest.mark.parametrize("kind", SECTIONS)
+def test_a_trained_task_of_each_kind_has_its_card_and_figures(kind: str, base: Any, tmp_path: Path) -> None:
+    store = at.Store(tmp_path)
+    bound = at.train(rows_of(kind), base=base, method="houlsby:4", epochs=2, name=kind, store=store,
+                     **ASKED.get(kind, {}))  # fmt: skip
+    folder = store.path_of(kind)
+    text = (folder / "README.md").read_text().split("\n---\n")[1]
+    for said in SECTIONS[kind]:
+        assert said in text, said
+    assert NASTY not in text
+    assert "<b>" not in text
+    figures = {path.name: path.read_text() for path in folder.glob("*.svg")}
+    assert figures == card.figures(bound.task.record)
+    assert "course.svg" in figures
+    for name, figure in figures.items():
+        assert f"]({name})" in text
+        assert "<b>" not in figure
+        ElementTree.fromstring(figure)
+    assert len(json.dumps(bound.task.record.extra["insight"], indent=1)) < 60_000
+    ElementTree.fromstring(bound._repr_html_())
+    task = store[kind]  # its files are verified
+    again = base.bind(task).logits(task.record.probe["inputs"])
+    assert torch.equal(again, task.tensors["probe.logits"])
+    assert [summary.problem for summary in store.list()] == [""]
+    task.save(tmp_path / "copy")
+    assert Task.load(tmp_path / "copy").record == task.record
+    (folder / "course.svg").unlink()  # a figure can be lost
+    assert store[kind].record == task.record
+    assert store.remove(kind) == 1
+    assert not folder.exists()

@@ -15,12 +15,22 @@ import adaptree.demo
 from adaptree.cli import main
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FILE = re.compile(r"`([\w-]+\.(?:csv|jsonl|conll|txt))`")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def blocks(language: str) -> list[tuple[str, str]]:
     return [(page.name, body) for page in PAGES for kind, body in BLOCK.findall(page.read_text()) if kind == language]
+
+
+def shown(page: str) -> list[tuple[str, str]]:
+    """The small files that a page shows: a block of data, and the last file's name before it."""
+    found = []
+    for block in re.finditer(r"^```(?:csv|jsonl|text)\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        if names := FILE.findall(page[: block.start()]):
+            found.append((names[-1], block.group(1)))
+    return found
 
 
 @pytest.fixture
@@ -31,6 +41,9 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for source, target, rows in ((training, f"{name}.csv", 40), (test, f"{name}-test.csv", 20)):
             with source.open(newline="") as file, (tmp_path / target).open("w", newline="") as out:
                 csv.writer(out).writerows(row for i, row in enumerate(csv.reader(file)) if i <= rows)
+    for page in PAGES:
+        for name, body in shown(page.read_text()):
+            (tmp_path / name).write_text(body)
     (tmp_path / "test.csv").write_text((tmp_path / "reviews-test.csv").read_text())
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ADAPTREE_STORE", str(tmp_path / "store"))

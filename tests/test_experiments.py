@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import lzma
 import random
@@ -15,7 +16,7 @@ from adaptree import experiments, plots
 from adaptree.cli import main
 from adaptree.compare import cells
 from adaptree.errors import DataError, UsageError
-from adaptree.experiments import comparison, layers, summary
+from adaptree.experiments import comparison, kinds, layers, summary
 from adaptree.experiments.grid import Grid
 from adaptree.experiments.tasks import TEST, Task, files, whole
 from tests.bases import tiny_base, words_csv
@@ -182,3 +183,23 @@ def test_the_methods_of_an_experiment_are_known(module: Any) -> None:
     for method in module.grid.methods:
         assert parse(method)
     assert str(parse(module.grid.reference)) in {str(parse(method)) for method in module.grid.methods}
+
+
+def test_kinds_are_trained_by_the_command_and_their_cells_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = tiny_base(tmp_path / "base")
+    tags = [{"tokens": ["the", word, "there"], "tags": ["O", "B-X", "O"]} for word in ("lion", "bear", "wolf") * 10]
+    put(tmp_path / "data" / "t" / "train.jsonl.xz", [{**row, "n": i} for i, row in enumerate(tags)])
+    works = (kinds.Work("t", "t/train.jsonl.xz", None, epochs=1, rows=16, test_rows=5, methods=("head", "houlsby:4")),)
+    monkeypatch.setattr(kinds, "WORKS", works)
+    page = experiments.run("kinds", tmp_path / "data", tmp_path / "out", base=base, threads=1, command="adaptree …")
+    assert page.count("| t | tag | 16, 5 |") == 2
+    kept = tmp_path / "out" / "t" / "head.json"
+    before = kept.stat().st_mtime_ns
+    assert experiments.run("kinds", tmp_path / "data", tmp_path / "out", base=base, command="adaptree …") == page
+    assert kept.stat().st_mtime_ns == before
+    (tmp_path / "out" / "t" / "houlsby-4.json").unlink()
+    monkeypatch.setattr(kinds, "WORKS", (dataclasses.replace(works[0], options=("--kind", "answer")),))
+    with pytest.raises(DataError, match=r"t with houlsby:4: .*kind answer"):
+        experiments.run("kinds", tmp_path / "data", tmp_path / "out", base=base)

@@ -17,18 +17,18 @@ ROOT = Path(adaptree.__file__).parent
 # From the bottom up: a module imports from groups above its own line in this table, or from its own package; never
 # from below, and never from a neighbour on its line.
 ORDER = [
-    ("errors", "core", "cache", "plots"),  # nothing of ours
+    ("errors", "core", "cache", "plots", "drawing"),  # nothing of ours
     ("sites", "models", "fingerprint", "metrics"),  # where weights go; which model, and how it is known and scored
     ("methods", "data", "baselines"),  # ways of tuning; a file's rows, and what is reached without a model
-    ("card",),  # how a task writes about itself
+    ("card", "scoring"),  # how a task writes about itself; what kinds beyond labels and numbers are scored by
     ("task",),  # a task as data
     ("compose",),  # several tasks in one model
     ("host", "kinds"),  # what runs a plan in a model, and what stands on top of it
-    ("tuned", "base"),  # a task on any model; the frozen base that many tasks share
+    ("tuned", "base", "insight"),  # a task on any model; the frozen base that many tasks share; what its answers tell
     ("training",),
     ("store",),
     ("api",),  # what the commands call
-    ("demo", "compare"),  # a walk through the api, on data of its own
+    ("demo", "compare", "sklearn"),  # a walk through the api, on data of its own; estimators over it
     ("experiments",),  # the papers' tables, made of comparisons
     ("cli",),
     ("__main__",),

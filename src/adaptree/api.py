@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptree import metrics
-from adaptree.data.columns import Columns, guess
 from adaptree.data.read import rows as read_rows
+from adaptree.data.source import Data, Reader, open_data, reader_for
 from adaptree.data.split import overlap, split, split_again
-from adaptree.data.table import Kind, Table, as_text, load
-from adaptree.errors import DataError, TrainingError, UsageError, near
+from adaptree.data.table import name_of
+from adaptree.errors import TrainingError, UsageError, near
 from adaptree.methods import Method, parse
 from adaptree.task import Record, Task, check_name
 from adaptree.training import crew
@@ -24,14 +24,13 @@ if TYPE_CHECKING:
     from adaptree.base import Base, Bound
     from adaptree.data.check import Report
     from adaptree.data.encode import Encoder
-    from adaptree.kinds import Prediction
     from adaptree.store import Store
     from adaptree.training.loop import Fit
     from adaptree.training.search import Trial
 
 Source = str | Path | Iterable[Mapping[str, Any]]
 Event = dict[str, Any]
-KINDS = ("classify", "regress")
+KINDS = ("classify", "regress", "tag", "answer", "choose", "mlm")
 CHUNK = 4096
 """Rows that are predicted together from a file: it may be longer than memory."""
 
@@ -48,12 +47,15 @@ def check(
     encoding: str = "utf-8",
     max_length: int | None = None,
     seed: int = 0,
+    on_event: Callable[[Event], None] = lambda event: None,
 ) -> Report:
     """What is in this file, what `train` would do with it, and what looks wrong."""
     from adaptree.data.check import check as look
 
-    table = load(data, text=text, pair=text_pair, label=label, kind=kind_of(kind), encoding=encoding)
-    other = None if validation is None else load(validation, encoding=encoding, like=table)
+    table = open_data(
+        data, text=text, pair=text_pair, label=label, kind=kind_of(kind), encoding=encoding, on_event=on_event
+    )
+    other = None if validation is None else open_data(validation, encoding=encoding, like=table, on_event=on_event)
     encoder, limit = _encoder_of(base)
     longest = Settings(max_length=max_length, seed=seed).longest(limit)
     return look(table, validation=other, lengths=encoder.lengths, limit=limit, max_length=longest, seed=seed)
@@ -98,17 +100,24 @@ def train(
         store = Store(store)
     asked = Settings(**_known(settings))
     how = parse(method)
-    table = load(data, text=text, pair=text_pair, label=label, kind=kind_of(kind), encoding=encoding)
+    table = open_data(
+        data, text=text, pair=text_pair, label=label, kind=kind_of(kind), encoding=encoding, on_event=on_event
+    )
     if resume and store is None:
         raise UsageError("only a run in a store can be resumed.", hint="Pass the store that it was started with.")
-    if asked.metric is not None:
-        metrics.check_metric(table.kind, asked.metric, table.labels)
-    if asked.class_weights and table.kind != "classify":
+    if how.outside and (table.scored not in ("classify", "regress") or asked.windows):
         raise UsageError(
-            "class weights are for labels, and this file's are numbers.", hint="Leave --class-weights out."
+            f"{how.name} is for one label or one number a text, read at once.",
+            hint="Choose another method, or houlsby.",
         )
-    other = None if validation is None else load(validation, encoding=encoding, like=table)
-    tester = None if test is None else load(test, encoding=encoding, like=table)
+    if asked.metric is not None:
+        metrics.check_metric(table.scored, asked.metric, table.labels)
+    if asked.class_weights and table.scored != "classify":
+        raise UsageError(
+            "class weights are for rows of one label each, and this file has others.", hint="Leave --class-weights out."
+        )
+    other = None if validation is None else open_data(validation, encoding=encoding, like=table, on_event=on_event)
+    tester = None if test is None else open_data(test, encoding=encoding, like=table, on_event=on_event)
     _tell(table, other, tester, on_event)
 
     import numpy as np
@@ -138,11 +147,13 @@ def train(
         rows=len(parts["train"]),
         lr=how.lr,
         limit=base.limit,
-        metric=metrics.main_metric(table.kind, table.labels),
+        metric=metrics.main_metric(table.scored, table.labels),
         pooling=kinds.check_pooling(asked.pooling or base.pooling),
     )
     assert chosen.max_length is not None
-    goal = kinds.for_table(table, parts["train"].rows)
+    goal = kinds.for_data(
+        table, parts["train"].rows, base.encoder, windows=chosen.windows, whole_words=chosen.whole_words
+    )
     source = Encoded(table, goal, base.encoder, chosen.max_length)
     checker = source if other is None else Encoded(other, goal, base.encoder, chosen.max_length)
     on_event(
@@ -152,7 +163,7 @@ def train(
             "kind": table.kind,
             "why": table.why,
             "labels": table.labels,
-            "columns": table.columns,
+            "columns": table.said,
             "base": base.name,
             "method": str(how),
             "train": len(parts["train"]),
@@ -194,7 +205,7 @@ def train(
     cut = source.truncated + (0 if other is None else checker.truncated)
     if cut:
         on_event(_note(f"{cut:,} texts are longer than {chosen.max_length} tokens and were cut (--max-length)."))
-    extra = goal.extra() | ({"search": [asdict(each) for each in tried]} if tried else {})
+    extra = fitted.kind.extra() | ({"search": [asdict(each) for each in tried]} if tried else {})
     task = finish(name, base, how, fitted, chosen, parts, truncated=cut, extra=extra, compare=baselines and leads)
     if store is not None and folder is not None and leads:
         task = store.add(task)
@@ -262,11 +273,14 @@ def evaluate(
 
     from adaptree.training.finish import Part, score
 
-    table = load(data, text=text, pair=text_pair, label=label, encoding=encoding, like=_form(bound.task.record))
+    like = _Form(bound.task.record)
+    table = open_data(data, text=text, pair=text_pair, label=label, encoding=encoding, like=like, unknown=True)
     scores, spans = score(bound, Part(table, np.arange(len(table))))
     said = {key: value for key, value in result(bound.task).items() if key != "baselines"}  # those are of other rows
     if bound.int8:
         said["int8"] = True
+    if table.unknown:
+        said["unknown_labels"] = table.unknown
     return {**said, "rows": len(table), "metrics": {"test": scores}, "intervals": {"test": spans}}
 
 
@@ -278,18 +292,27 @@ def predict_rows(
     text_pair: str | None = None,
     encoding: str = "utf-8",
     min_score: float | None = None,
-) -> Iterator[tuple[dict[str, Any], Prediction]]:
+) -> Iterator[tuple[dict[str, Any], Any]]:
     """Each row of a file as it stands, with the task's answer; in order and in bounded memory."""
+    asked = {"text": text, "pair": text_pair, "label": None}
     chunk: list[tuple[int, dict[str, Any]]] = []
-    columns: tuple[str, str | None] | None = None
+    reader: Reader | None = None
+    name = name_of(data)
     for number, row in read_rows(data, encoding=encoding):
-        columns = columns or _input_columns(row, bound.task.record, text, text_pair)
+        reader = reader or reader_for(bound.task.record, row, asked)
         chunk.append((number, row))
         if len(chunk) == CHUNK:
-            yield from _answers(bound, chunk, columns, min_score)
+            yield from _answers(bound, chunk, reader, name, min_score)
             chunk = []
-    if chunk and columns:
-        yield from _answers(bound, chunk, columns, min_score)
+    if chunk and reader:
+        yield from _answers(bound, chunk, reader, name, min_score)
+
+
+def _answers(
+    bound: Bound, chunk: list[tuple[int, dict[str, Any]]], reader: Reader, name: str, min_score: float | None
+) -> Iterator[tuple[dict[str, Any], Any]]:
+    inputs = [reader(row, number, name) for number, row in chunk]
+    return zip((row for _, row in chunk), bound.predict(inputs, min_score=min_score), strict=True)
 
 
 def result(task: Task) -> dict[str, Any]:
@@ -342,10 +365,10 @@ def methods(base: Base | str | Path = "minilm") -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["parameters"] is None, row["parameters"] or 0, row["method"]))
 
 
-def kind_of(name: str | None) -> Kind | None:
+def kind_of(name: str | None) -> str | None:
     if name is not None and name not in KINDS:
         raise UsageError(f"no kind '{name}'.", hint=near(name, KINDS) or f"There are: {', '.join(KINDS)}.")
-    return name  # type: ignore[return-value]
+    return name
 
 
 def _known(settings: dict[str, Any]) -> dict[str, Any]:
@@ -361,7 +384,7 @@ def _note(text: str) -> Event:
     return {"event": "note", "text": text}
 
 
-def _tell(table: Table, other: Table | None, tester: Table | None, on_event: Callable[[Event], None]) -> None:
+def _tell(table: Data, other: Data | None, tester: Data | None, on_event: Callable[[Event], None]) -> None:
     """What a user should know of the data before training starts."""
     for part, of in (("validation", other), ("test", tester)):
         if of is not None and (shared := overlap(table, of)):
@@ -430,38 +453,9 @@ def _encoder_of(base: Base | str | Path) -> tuple[Encoder, int]:
     return base.encoder, base.limit
 
 
-@dataclass(frozen=True)
 class _Form:
     """What a record says of the files that fit its task."""
 
-    name: str
-    columns: Columns
-    kind: Kind
-    labels: tuple[str | int, ...]
-
-
-def _form(record: Record) -> _Form:
-    columns = Columns(text=record.columns["text"], pair=record.columns["pair"], label=record.columns["label"])
-    return _Form(f"the task {record.name}", columns, kind_of(record.kind) or "classify", tuple(record.labels))
-
-
-def _input_columns(row: dict[str, Any], record: Record, text: str | None, pair: str | None) -> tuple[str, str | None]:
-    """Which columns of a file to predict on: those asked for, else those trained on, else a guess."""
-    trained = record.columns["text"], record.columns["pair"]
-    if text is None and pair is None and trained[0] in row and (trained[1] is None or trained[1] in row):
-        return trained
-    found = guess(list(row), [row], text=text, pair=pair, need_label=False)
-    if trained[1] and not found.pair:
-        raise DataError(
-            f"the task '{record.name}' takes two texts, and one column of text was found ('{found.text}').",
-            hint="--text COL --text-pair COL",
-        )
-    return found.text, found.pair if trained[1] else None
-
-
-def _answers(
-    bound: Bound, chunk: list[tuple[int, dict[str, Any]]], columns: tuple[str, str | None], min_score: float | None
-) -> Iterator[tuple[dict[str, Any], Prediction]]:
-    texts = [[as_text(row.get(name), number, name) for name in columns if name] for number, row in chunk]
-    inputs: list[Any] = [tuple(parts) if columns[1] else parts[0] for parts in texts]
-    return zip((row for _, row in chunk), bound.predict(inputs, min_score=min_score), strict=True)
+    def __init__(self, record: Record) -> None:
+        self.name, self.kind = f"the task {record.name}", record.kind
+        self.labels, self.said = tuple(record.labels), record.columns

@@ -20,6 +20,7 @@ from adaptree.errors import BaseError, TaskCorrupt, UsageError, WrongBase
 from adaptree.fingerprint import SETTINGS, fingerprint
 from adaptree.host import Host, share
 from adaptree.kinds import Kind, Out, Unit
+from adaptree.kinds.kind import as_texts, pool
 from adaptree.methods import Method, Params, Plan, parse
 from adaptree.models import config_of, limit_of, locate
 from adaptree.sites import Architecture
@@ -62,6 +63,12 @@ class Base:
     def width(self) -> int:
         return self.host.sites.sites[0].width
 
+    @property
+    def embeddings(self) -> Tensor:
+        """(words, width), of the frozen base."""
+        backbone: Any = self.host.backbone
+        return backbone.get_input_embeddings().weight  # type: ignore[no-any-return]
+
     def hidden(self, rows: Sequence[Row], host: Host | None = None) -> tuple[Tensor, Tensor]:
         """Last hidden states and mask of some encoded rows, in this base or in a tree of it."""
         inputs = collate(rows, self.encoder.pad_id, self.device)
@@ -90,7 +97,7 @@ class Bound:
         self.task = task
         self._exact = self._check_int8(on) if int8 else None
         self._compared = self._changed = 0
-        self.kind = kinds.for_record(task.record)
+        self.kind = kinds.for_record(task.record, base.encoder)
         self.truncated = 0
         """How many texts were longer than the task takes, and cut."""
         parts = [self._part(each) for each in (*on, task)]
@@ -154,12 +161,12 @@ class Bound:
     def predict(self, inputs: Any, *, min_score: float | None = None, batch_size: int = 64) -> list[Any]:
         """An answer for each input, in order: a `Prediction` for texts and pairs."""
         asked = self.kind.inputs(inputs, self.task.record)
-        units, out = self._run(asked, batch_size)
+        units, out = self.run(asked, batch_size)
         return self.kind.predictions(out, units, asked, min_score)
 
     def answers(self, inputs: Any, *, batch_size: int = 64) -> Any:
         """What is scored against what is right, for each input."""
-        units, out = self._run(self.kind.inputs(inputs, self.task.record), batch_size)
+        units, out = self.run(self.kind.inputs(inputs, self.task.record), batch_size)
         return self.kind.answers(out, units)
 
     def logits(self, inputs: Any, *, batch_size: int = 64) -> Tensor:
@@ -167,14 +174,30 @@ class Bound:
 
         The bits do not depend on what else is in the batch.
         """
-        out = self._run(self.kind.inputs(inputs, self.task.record), batch_size)[1]
+        out = self.run(self.kind.inputs(inputs, self.task.record), batch_size)[1]
         return out if isinstance(out, Tensor) else torch.cat([part.flatten() for part in (*out, torch.zeros(0))])
 
-    def _run(self, inputs: list[Any], batch_size: int) -> tuple[list[Unit], Out]:
+    def features(self, inputs: Any, *, batch_size: int = 64) -> Tensor:
+        """(n, width): the vector of each text or pair under this task, as the base pools it."""
+        texts = as_texts([inputs] if isinstance(inputs, str) else inputs)
+        if self.method.outside:
+            raise UsageError(f"{self.method.name} has no vectors in the base.")
+        rows = self.base.encoder.encode(texts, self.task.record.max_length) if texts else []
+        out = torch.empty(len(rows), self.base.width)
+        pooling = self.task.record.pooling or self.base.pooling
+        with torch.inference_mode(), nullcontext() if self._plan is None else self.base.host.running(self._plan):
+            for at in group([len(row.ids) for row in rows], batch_size):
+                hidden, mask = self.base.hidden([rows[i] for i in at], self._host)
+                out[torch.from_numpy(at)] = pool(hidden, mask, pooling).cpu()
+        return out
+
+    def run(self, inputs: list[Any], batch_size: int = 64) -> tuple[list[Unit], Out]:
+        """The units of inputs, as the kind reads them from a file, and what the head gives for each of their rows."""
         if self.method.outside:
             return [], self.method.logits(self._v, inputs)
         units = self.kind.units(self.base.encoder, inputs, self.task.record.max_length) if inputs else []
         self.truncated += sum(any(row.truncated for row in unit) for unit in units)
+        units = list(self.kind.drawn(units, None))
         out = self._compute(units, batch_size)
         self._compare(units, out, batch_size)
         return units, out
@@ -185,6 +208,10 @@ class Bound:
 
     def __repr__(self) -> str:
         return f"Bound({self.task!r} on {self.base!r})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return self.task._repr_html_()
 
 
 def forward(
@@ -197,7 +224,7 @@ def forward(
     for at in group([len(row.ids) for row in rows], batch_size):
         some = [rows[i] for i in at]
         hidden, mask = base.hidden(some, host)
-        found = kind.run(hidden, mask, some, v, pooling)
+        found = kind.run(hidden, mask, some, v, pooling, base.embeddings)
         if not torch.is_grad_enabled():
             found = found.cpu() if isinstance(found, Tensor) else [part.cpu() for part in found]
         parts.append(found)

@@ -22,7 +22,14 @@ Values = Sequence[Any] | NDArray[Any]
 METRICS: Mapping[str, tuple[str, ...]] = {
     "classify": ("accuracy", "macro_f1", "matthews", "f1", "precision", "recall"),
     "regress": ("pearson", "spearman", "mse", "mae", "r2"),
+    "labels": ("f1", "macro_f1", "precision", "recall", "accuracy"),
+    "numbers": ("pearson", "spearman", "mse", "mae", "r2"),
+    "tag": ("f1", "precision", "recall", "accuracy"),
+    "answer": ("f1", "exact_match"),
+    "choose": ("accuracy",),
+    "mlm": ("perplexity", "accuracy"),
 }
+"""By kind, the one that it is judged by first; `labels` and `numbers` are classify and regress with several targets."""
 TWO_LABELS = frozenset({"f1", "precision", "recall"})
 LOWER_IS_BETTER = frozenset({"mse", "mae", "perplexity", "loss"})
 _BUDGET = 2_000_000  # numbers held at once in a bootstrap
@@ -42,7 +49,7 @@ def check_metric(kind: str, name: str, labels: Sequence[Label] | None = None) ->
             f"no metric '{name}' for {kind}; there are {', '.join(choices)}.",
             hint=near(name, choices) or f"--metric {choices[0]}",
         )
-    if name in TWO_LABELS and labels is not None and len(labels) != 2:
+    if kind == "classify" and name in TWO_LABELS and labels is not None and len(labels) != 2:
         raise UsageError(f"'{name}' is for two labels and here are {len(labels)}.", hint="--metric macro_f1")
     return name
 

@@ -3,6 +3,7 @@
     task.json          the record, with a checksum over itself and the digest of the tensors
     task.safetensors   all of v, and the probe inputs' logits ('probe.logits')
     README.md          the card; it can be lost, as it writes itself
+    *.svg              the card's figures, drawn from the record; they too
 
 The folder is written beside its place and renamed: it is there whole or not at all.
 """
@@ -121,7 +122,7 @@ class Record:
     file_bytes: int = 0
     """size of task.safetensors; filled when saved"""
     extra: dict[str, Any] = field(default_factory=dict)
-    """what other kinds of task need"""
+    """what other kinds of task need; `insight`, what the card tells of the answers beside their scores"""
 
     @property
     def reference(self) -> str:
@@ -217,7 +218,7 @@ class Task:
         return saved
 
     def write(self, folder: Path) -> Task:
-        """Write the three files into a new folder and sync them; `save` and the store then move it into place."""
+        """Write the files into a new folder and sync them; `save` and the store then move it into place."""
         from safetensors.torch import save
 
         data = save(_owned(self.tensors), metadata={"format": "pt"})
@@ -233,6 +234,8 @@ class Task:
         _write_file(folder / TENSORS, data)
         _write_file(folder / RECORD, (text + "\n").encode("utf-8", "backslashreplace"))  # a lone surrogate: \udc80
         _write_file(folder / CARD, card.write(record).encode("utf-8", "replace"))
+        for name, figure in card.figures(record).items():
+            _write_file(folder / name, figure.encode())
         sync_folder(folder)
         return Task(record, self.tensors)
 
@@ -247,6 +250,10 @@ class Task:
         numbers = sum(tensor.numel() for tensor in self.weights.values())
         base = record.base.get("name", "?")
         return f"Task({record.reference}: {what}, {record.method} on {base}, {numbers:,} weights, {self.bytes:,} bytes)"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return card.page(self.record)
 
 
 def read(folder: Path, *, called: str, check: bool = True) -> Task:

@@ -135,3 +135,12 @@ def test_pieces_say_which_characters_they_stand_for(minilm: Encoder) -> None:
     (found,) = minilm.pieces([text])
     words = [text[start:end].lower() for start, end in found.spans]
     assert "".join(words) == "adaptors?no:adapters,🙂."
+
+
+def test_a_long_text_is_cut_into_the_same_pieces_part_by_part(minilm: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "Some words, naïve ones 🙂 and\tothers; " * 50
+    (whole,) = minilm.pieces([text])
+    monkeypatch.setattr("adaptree.data.encode.AT_ONCE", 97)
+    (parted,) = minilm.pieces([text])
+    assert parted.ids.tolist() == whole.ids.tolist()
+    assert parted.spans.tolist() == whole.spans.tolist()

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adaptree.data import table as module
+from adaptree.data import buffer as module
 from adaptree.data.columns import Columns
 from adaptree.data.table import load
 from adaptree.errors import DataError
@@ -71,9 +71,9 @@ def test_the_memory_of_a_row_is_a_few_dozen_bytes(tmp_path: Path) -> None:
     program = f"""
 import resource
 import numpy as np
-from adaptree.data import table
+from adaptree.data import buffer, table
 from adaptree.data.check import check
-table.IN_MEMORY = 1 << 20
+buffer.IN_MEMORY = 1 << 20
 start = int(open("/proc/self/statm").read().split()[5]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_DATA, (start + (56 << 20),) * 2)
 loaded = table.load({str(path)!r})

@@ -8,7 +8,7 @@ import typer
 
 from adaptree.cli import app as options
 from adaptree.cli.app import app
-from adaptree.cli.show import Format, emit, emit_one, out
+from adaptree.cli.show import Format, Progress, emit, emit_one, out
 
 if TYPE_CHECKING:
     from adaptree.data.check import Report
@@ -19,7 +19,9 @@ def check(
     data: Annotated[str, typer.Argument(help="csv, tsv, jsonl or parquet, also .gz or .xz.")],
     validation: Annotated[str | None, typer.Option(help="Validation file, looked at for leakage.")] = None,
     base: options.BaseOption = "minilm",
-    kind: Annotated[str | None, typer.Option(help="classify or regress. Default: guessed from the labels.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="classify, regress, tag, answer, choose or mlm. Default: guessed from the file.")
+    ] = None,
     text: options.Text = None,
     text_pair: options.TextPair = None,
     label: options.Label = None,
@@ -27,6 +29,7 @@ def check(
     max_length: Annotated[int | None, typer.Option(help="Longest text in tokens. Default: 256.")] = None,
     seed: Annotated[int, typer.Option()] = 0,
     form: Annotated[Format, typer.Option("--format")] = Format.table,
+    quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
     """What is in this file, what `train` would do with it, and what looks wrong."""
@@ -34,7 +37,7 @@ def check(
 
     report = api.check(
         data, validation=validation, base=base or "minilm", kind=kind, text=text, text_pair=text_pair, label=label,
-        encoding=encoding, max_length=max_length, seed=seed,
+        encoding=encoding, max_length=max_length, seed=seed, on_event=Progress(quiet),
     )  # fmt: skip
     if form is Format.table:
         _print(report)
@@ -44,9 +47,8 @@ def check(
 
 def _print(report: Report) -> None:
     console = out()
-    columns = report.columns
-    texts = f"'{columns.text}'" + (f" and '{columns.pair}'" if columns.pair else "")
-    console.print(f"{report.name}: {report.rows:,} rows; text from {texts}, label from '{columns.label}'")
+    read = ", ".join(f"{what} from '{column}'" for what, column in report.columns.items() if column)
+    console.print(f"{report.name}: {report.rows:,} rows; {read}")
     for what, count in report.left_out.items():
         if count:
             console.print(f"  left out: {count:,} rows {what}")

@@ -51,3 +51,5 @@ def evaluate(
     ]
     emit(rows, form, {"metric": "", "value": result["task"], "interval": "95 %"})
     out().print(f"{result['rows']:,} rows")
+    for label, count in list(result.get("unknown_labels", {}).items())[:10]:
+        out().print(f"'{label}' is no label of this task: {count:,} times, counted as wrong", soft_wrap=True)

@@ -17,7 +17,6 @@ from adaptree.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from adaptree.base import Bound
-    from adaptree.kinds import Prediction
 
 
 @app.command()
@@ -92,20 +91,14 @@ def _stdin(encoding: str) -> Iterator[str]:
         raise DataError(f"stdin cannot be read: {error}.", hint="Choose how: --encoding latin-1") from error
 
 
-def _answer_lines(bound: Bound, lines: Iterable[str], min_score: float | None) -> Iterator[tuple[str, Prediction]]:
-    pair = bool(bound.task.record.columns.get("pair"))
+def _answer_lines(bound: Bound, lines: Iterable[str], min_score: float | None) -> Iterator[tuple[str, Any]]:
     lines = iter(lines)
     while chunk := list(islice(lines, 1024)):
-        inputs: list[Any] = []
-        for line in chunk:
-            first, tab, second = line.partition("\t")
-            if pair and not tab:
-                raise UsageError(f"the task '{bound.task.record.name}' takes two texts: separate them with a tab.")
-            inputs.append((first, second) if pair else line)
+        inputs = [bound.kind.line(line, bound.task.record) for line in chunk]
         yield from zip(chunk, bound.predict(inputs, min_score=min_score), strict=True)
 
 
-def _beside(row: dict[str, Any], answer: Prediction, names: list[str]) -> dict[str, Any]:
+def _beside(row: dict[str, Any], answer: Any, names: list[str]) -> dict[str, Any]:
     """The row with the answer's columns; where the file has a column of that name, the answer's gets another."""
     whole = {name: row.get(name) for name in names}
     for key, value in answer.columns().items():

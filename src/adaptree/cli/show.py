@@ -140,6 +140,14 @@ class Progress:
             self._bar.stop()
             self._bar = None
 
+    def _reading(self, event: Event) -> None:
+        """One line that counts on a terminal; in a pipe a line when a long file is read."""
+        text = f"{event['name']}: {event['rows']:,} rows read"
+        if sys.stderr.isatty():
+            print(f"\r{text}", end="\n" if event["done"] else "", file=sys.stderr, flush=True)
+        elif event["done"]:
+            self._line(text)
+
     def _note(self, event: Event) -> None:
         self._line(f"note: {event['text']}")
 
@@ -152,11 +160,13 @@ class Progress:
         )
 
     def _start(self, event: Event) -> None:
-        settings, columns = event["settings"], event["columns"]
-        texts = columns.text + (f" + {columns.pair}" if columns.pair else "")
-        what = f"{len(event['labels'])} labels" if event["labels"] else "a number"
+        settings, columns = event["settings"], dict(event["columns"])
+        target = columns.pop("label", None)
+        texts = " + ".join(str(column) for column in columns.values() if column)
+        kinds = {"regress": " (a number)"} | dict.fromkeys(("classify", "tag"), f" ({len(event['labels'])} labels)")
+        told = f" → '{target}'" if target else ""
         self._line(
-            f"{event['name']}: {event['kind']} ({what}) from '{texts}' → '{columns.label}'; "
+            f"{event['name']}: {event['kind']}{kinds.get(event['kind'], '')} from '{texts}'{told}; "
             f"{event['train']:,} rows to train on, {event['validation']:,} to validate"
         )
         self._line(

@@ -27,7 +27,9 @@ def train(
         int | None, typer.Option("--size", help="The method's main number: the bottleneck's width.")
     ] = None,
     layers: Annotated[str | None, typer.Option(help="Only these layers: 3-5, 0,2,4 or top:2.")] = None,
-    kind: Annotated[str | None, typer.Option(help="classify or regress. Default: guessed from the labels.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="classify, regress, tag, answer, choose or mlm. Default: guessed from the file.")
+    ] = None,
     text: options.Text = None,
     text_pair: options.TextPair = None,
     label: options.Label = None,
@@ -49,6 +51,12 @@ def train(
         str | None, typer.Option(help="mean, first or last. Default: as the base was pretrained.")
     ] = None,
     patience: Annotated[int, typer.Option(help="Stop after this many epochs without a better score.")] = 5,
+    windows: Annotated[
+        bool, typer.Option("--windows", help="Read longer texts whole, in windows whose votes are pooled.")
+    ] = False,
+    whole_words: Annotated[
+        bool, typer.Option("--whole-words", help="Of kind mlm: hide all pieces of a word together.")
+    ] = False,
     class_weights: Annotated[bool, typer.Option("--class-weights", help="Give rare labels the same say.")] = False,
     dropout: Annotated[bool, typer.Option("--dropout", help="Keep the base's dropout while training.")] = False,
     accumulate: Annotated[int, typer.Option(help="Compute a batch in so many parts: less memory.")] = 1,
@@ -94,7 +102,8 @@ def train(
                 resume=resume, device=device, threads=threads, on_event=progress, trust_remote_code=trust_remote_code,
                 allow_pickle=allow_pickle, epochs=epochs, lr=lr, batch_size=batch_size, max_length=max_length,
                 max_steps=max_steps, seed=seed, metric=metric, pooling=pooling, patience=patience,
-                class_weights=class_weights, dropout=dropout, trunk=trunk, accumulate=accumulate, precision=precision,
+                windows=windows, whole_words=whole_words, class_weights=class_weights, dropout=dropout, trunk=trunk,
+                accumulate=accumulate, precision=precision,
                 fast=fast, search=search,
             )  # fmt: skip
     except KeyboardInterrupt:

@@ -47,12 +47,14 @@ def prepare(
     on_event: Callable[[Event], None],
 ) -> Rows:
     """Split once, draw the sample once, and write both parts where every cell finds them."""
+    if api.kind_of(kind) not in (None, "classify", "regress"):
+        raise UsageError(f"kind {kind} cannot be compared yet.", hint="compare is for classify and regress.")
     table = load(
         data,
         text=asked["text"],
         pair=asked["pair"],
         label=asked["label"],
-        kind=api.kind_of(kind),
+        kind=kind,  # type: ignore[arg-type]
         encoding=encoding,
     )
     if validation is None:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptree.data.columns import Columns
+from adaptree.data.source import Data
 from adaptree.data.split import among, overlap, split
-from adaptree.data.table import Kind, Table
+from adaptree.data.table import Table
 from adaptree.errors import DataError
 
 BATCH = 1000
@@ -70,8 +70,8 @@ class Report:
     name: str
     rows: int
     left_out: dict[str, int]
-    columns: Columns
-    kind: Kind
+    columns: dict[str, str | None]
+    kind: str
     why: str
     balance: tuple[Share, ...] | None
     spread: Spread | None
@@ -89,9 +89,9 @@ class Report:
 
 
 def check(
-    table: Table,
+    table: Data,
     *,
-    validation: Table | None = None,
+    validation: Data | None = None,
     lengths: Callable[[list[Any]], Sequence[int]] | None = None,
     limit: int | None = None,
     max_length: int | None = None,
@@ -109,13 +109,12 @@ def check(
             train_rows, validation_rows = len(train), len(held)
         except DataError as error:
             problems.append(str(error))
-    regress = table.kind == "regress"
-    balance = None if regress else _balance(table)
+    balance = _balance(table) if table.labels else None
     cut = min((n for n in (limit, max_length) if n is not None), default=None)
     measured = _lengths(table, lengths, cut, sample) if lengths is not None else None
-    duplicates, conflicts, examples = _repeats(table)
+    duplicates, conflicts, examples = _repeats(table) if isinstance(table, Table) else (_repeated(table), 0, ())
     problems += _about_rows(table, duplicates)
-    problems += _about_labels(balance) if balance else []
+    problems += _about_labels(balance) if balance and table.scored in ("classify", "labels") else []
     if conflicts:
         problems.append(
             f"{_many(conflicts, 'text is', 'texts are')} there with different labels: no model can get all of those "
@@ -131,11 +130,11 @@ def check(
         name=table.name,
         rows=len(table),
         left_out=dict(table.left_out),
-        columns=table.columns,
+        columns=table.said,
         kind=table.kind,
         why=table.why,
         balance=balance,
-        spread=_spread(table) if regress else None,
+        spread=_spread(table) if isinstance(table, Table) and table.kind == "regress" else None,
         lengths=measured,
         duplicates=duplicates,
         conflicts=conflicts,
@@ -147,12 +146,18 @@ def check(
     )
 
 
-def _balance(table: Table) -> tuple[Share, ...]:
-    counts = np.bincount(table.targets, minlength=len(table.labels))
+def _balance(table: Data) -> tuple[Share, ...]:
+    counts = table.counts()
+    whole = len(table) if table.scored != "tag" else sum(counts.values())
     return tuple(
-        Share(label, int(count), round(100 * float(count) / len(table), 2))
-        for label, count in zip(table.labels, counts, strict=True)
+        Share(label, counts.get(str(label), 0), round(100 * counts.get(str(label), 0) / max(whole, 1), 2))
+        for label in table.labels
     )
+
+
+def _repeated(table: Data) -> int:
+    """Rows whose input stands before."""
+    return len(table) - len(np.unique(table.keys))
 
 
 def _spread(table: Table) -> Spread:
@@ -161,7 +166,7 @@ def _spread(table: Table) -> Spread:
     return Spread(float(targets.min()), float(mean), float(targets.max()), float(std))
 
 
-def _lengths(table: Table, count: Callable[[list[Any]], Sequence[int]], cut: int | None, sample: int) -> Lengths:
+def _lengths(table: Data, count: Callable[[list[Any]], Sequence[int]], cut: int | None, sample: int) -> Lengths:
     chosen = np.unique(np.linspace(0, len(table) - 1, min(sample, len(table))).astype(np.int64))  # spread over the file
     pieces = [count(list(table.texts(chosen[at : at + BATCH]))) for at in range(0, len(chosen), BATCH)]
     found: NDArray[np.int64] = np.concatenate([np.asarray(piece, dtype=np.int64) for piece in pieces])
@@ -206,7 +211,7 @@ def _many(count: int, one: str, several: str) -> str:
     return f"{count:,} {one if count == 1 else several}"
 
 
-def _about_rows(table: Table, duplicates: int) -> list[str]:
+def _about_rows(table: Data, duplicates: int) -> list[str]:
     problems = []
     for reason, count in table.left_out.items():
         if count:

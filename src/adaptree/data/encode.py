@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 Text = str | tuple[str, str]
+AT_ONCE = 100_000
+"""Characters of a text that are cut into pieces at once."""
 
 
 class Row(NamedTuple):
@@ -105,6 +107,8 @@ class Encoder:
 
     def pieces(self, texts: Sequence[str]) -> list[Pieces]:
         """The word pieces of whole texts, however long; a kind of task puts windows of them into rows with `row`."""
+        if any(len(text) > AT_ONCE for text in texts):
+            return [self._long(text) for text in texts]
         with self._setting:
             self._tokenizer.no_truncation()
             encodings = self._tokenizer.encode_batch([_whole(text) for text in texts], add_special_tokens=False)
@@ -112,6 +116,20 @@ class Encoder:
             Pieces(np.asarray(e.ids, dtype=np.int32), np.asarray(e.offsets, dtype=np.int64).reshape(-1, 2))
             for e in encodings
         ]
+
+    def _long(self, text: str) -> Pieces:
+        """A text a part at a time, cut before white space: the tokenizer needs a hundred times a text's memory."""
+        parts, start = [], 0
+        while True:
+            end = start + AT_ONCE
+            if end < len(text):
+                spaces = [at for at in range(end, max(start, end - 1000), -1) if text[at].isspace()]
+                end = spaces[0] if spaces else end
+            (part,) = self.pieces([text[start:end]])
+            parts.append(Pieces(part.ids, part.spans + start))
+            start = end
+            if start >= len(text):
+                return Pieces(*(np.concatenate([part[i] for part in parts]) for i in (0, 1)))
 
     def frame(self, *, pair: bool) -> Frame:
         """The special tokens that this tokenizer puts around one text or two, learned from how it treats a letter."""
@@ -150,6 +168,21 @@ class Encoder:
             if second is not None:
                 types[len(frame.before) + len(first) + len(frame.between) :] = frame.second
         return Row(ids, types, False, at)
+
+    @property
+    def vocabulary(self) -> int:
+        return int(self._tokenizer.get_vocab_size())
+
+    def mask_id(self) -> int:
+        """The token that stands for a hidden word."""
+        for name in ("[MASK]", "<mask>"):
+            if (found := self._tokenizer.token_to_id(name)) is not None:
+                return int(found)
+        raise BaseError("this base's tokenizer has no mask token, so no words can be hidden.", hint="Choose a BERT.")
+
+    def words(self) -> tuple[str, ...]:
+        """Every piece, by its number."""
+        return tuple(self._tokenizer.id_to_token(i) or "" for i in range(self.vocabulary))
 
     def lengths(self, texts: Sequence[Text]) -> list[int]:
         """How many tokens each text has, uncut."""

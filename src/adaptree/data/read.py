@@ -1,4 +1,4 @@
-"""Rows of a data file as plain dicts, one at a time: csv, tsv, json lines, json, parquet; .gz and .xz."""
+"""Rows of a data file as plain dicts, one at a time: csv, tsv, json, parquet, plain text, CoNLL; .gz and .xz."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, cast
 
+from adaptree.data import frames
+from adaptree.data.conll import read_conll
+from adaptree.data.squad import read_squad
 from adaptree.errors import DataError, near
 
 Row = tuple[int, dict[str, Any]]
@@ -22,6 +25,7 @@ Source = str | os.PathLike[str] | Iterable[Mapping[str, Any]]
 
 LARGEST_FIELD = 128 << 20  # characters; beyond it a quote was left open, and memory must stay bounded
 CHUNK = 1 << 20
+NESTED = re.compile(r'\{\s*("version"\s*:\s*"[^"]*"\s*,\s*)?"data"\s*:\s*\[')  # how SQuAD's own files begin
 QUOTED = re.compile(r'"(?:[^"]|"")*"')
 UNPACK: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 
@@ -29,8 +33,12 @@ UNPACK: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 def rows(source: Source, *, encoding: str = "utf-8") -> Iterator[Row]:
     """Each row with the number to look for: its line in the file, or its place in an array or parquet file."""
     if not isinstance(source, str | os.PathLike):
-        return _from_dicts(source)
+        return _from_dicts(frames.rows_of(source))
+    if str(source).startswith(frames.HUB):
+        return _from_dicts(frames.from_hub(str(source)))
     path = Path(source)
+    if frames.is_saved(path):
+        return _from_dicts(frames.from_folder(path))
     try:
         _must_be_file(path)
     except OSError as error:
@@ -244,7 +252,30 @@ def _from_lines(path: Path, encoding: str) -> Iterator[Row]:
 def _from_json(path: Path, encoding: str) -> Iterator[Row]:
     with _open_text(path, encoding) as stream:
         start = stream.read(CHUNK).lstrip()
-    yield from (_from_array if start.startswith("[") else _from_lines)(path, encoding)
+    if start.startswith("[") or not NESTED.match(start):
+        yield from (_from_array if start.startswith("[") else _from_lines)(path, encoding)
+        return
+    with _open_text(path, encoding) as stream:
+        try:
+            value = json.load(stream)
+        except (ValueError, RecursionError) as error:
+            raise _broken(path, getattr(error, "lineno", 1), error) from None
+    yield from read_squad(_must_be_object(value, 1, path))
+
+
+def _from_text(path: Path, encoding: str) -> Iterator[Row]:
+    with _open_text(path, encoding) as stream:
+        for line, text in enumerate(stream, 1):
+            if text.strip():
+                yield line, {"text": text.rstrip("\r\n")}
+
+
+def _from_columns(path: Path, encoding: str) -> Iterator[Row]:
+    with _open_text(path, encoding) as stream:
+        try:
+            yield from read_conll(stream)
+        except DataError as error:
+            raise DataError(f"'{path.name}': {error.what}", hint=error.hint) from None
 
 
 def _from_array(path: Path, encoding: str) -> Iterator[Row]:
@@ -332,4 +363,9 @@ FORMATS: dict[str, Callable[[Path, str], Iterator[Row]]] = {
     ".ndjson": _from_lines,
     ".json": _from_json,
     ".parquet": _from_parquet,
+    ".txt": _from_text,
+    ".conll": _from_columns,
+    ".iob": _from_columns,
+    ".iob2": _from_columns,
+    ".bio": _from_columns,
 }

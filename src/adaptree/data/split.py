@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptree.data.table import MOST_LABELS, Table
+from adaptree.data.table import MOST_LABELS
 from adaptree.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from adaptree.data.source import Data
 
 Rows = NDArray[np.int64]
 Keys = NDArray[np.uint64]
@@ -20,7 +23,7 @@ MASK = np.uint64((1 << 10) - 1)
 assert MASK >= MOST_LABELS
 
 
-def split(table: Table, *, fraction: float = 0.2, most: int = 10_000, seed: int = 0) -> tuple[Rows, Rows]:
+def split(table: Data, *, fraction: float = 0.2, most: int = 10_000, seed: int = 0) -> tuple[Rows, Rows]:
     """The rows to train on and the rows to validate on, each ascending; what a row's text is decides, not its place.
 
     Of each label, the texts that come first in a seeded order of their keys are held out, in all at most `most` rows:
@@ -47,7 +50,7 @@ def split(table: Table, *, fraction: float = 0.2, most: int = 10_000, seed: int 
     return np.flatnonzero(~held), np.flatnonzero(held)
 
 
-def split_again(table: Table, rows: Rows, *, fraction: float = 0.2, seed: int = 0) -> tuple[Rows, Rows]:
+def split_again(table: Data, rows: Rows, *, fraction: float = 0.2, seed: int = 0) -> tuple[Rows, Rows]:
     """Some rows of a table in two parts, identical texts on one side: to choose settings before the real thing."""
     texts = np.unique(table.keys[rows] >> LOW)
     if len(texts) < 2:
@@ -58,7 +61,7 @@ def split_again(table: Table, rows: Rows, *, fraction: float = 0.2, seed: int = 
     return rows[~held], rows[held]
 
 
-def overlap(a: Table, b: Table) -> int:
+def overlap(a: Data, b: Data) -> int:
     """How many rows of b have a text that is also in a."""
     return int(among(b.keys, np.sort(a.keys)).sum())
 
@@ -71,9 +74,9 @@ def among(keys: Keys, known: Keys) -> NDArray[np.bool_]:
     return found
 
 
-def _texts(table: Table) -> tuple[Keys, NDArray[np.int32], NDArray[np.int16]]:
+def _texts(table: Data) -> tuple[Keys, NDArray[np.int32], NDArray[np.int16]]:
     """Every distinct text, how many rows have it, and its stratum: the most frequent one, among equals the smallest."""
-    rows = (table.keys & ~MASK) | (_strata(table).astype(np.uint64) & MASK)
+    rows = (table.keys & ~MASK) | (table.strata().astype(np.uint64) & MASK)
     rows.sort()
     bounds = np.flatnonzero(np.r_[True, rows[1:] != rows[:-1], True])
     counts = np.diff(bounds).astype(np.int32)
@@ -87,15 +90,6 @@ def _texts(table: Table) -> tuple[Keys, NDArray[np.int32], NDArray[np.int16]]:
     best = torn[np.lexsort((strata[torn], -counts[torn], texts[torn]))]
     strata[torn] = strata[best]  # now the first run of each text holds the stratum that wins
     return texts[new], np.add.reduceat(counts, np.flatnonzero(new)), strata[new]
-
-
-def _strata(table: Table) -> NDArray[Any]:
-    """The label of each row, or for a quantity its tenth: fewer parts when there are too few texts for ten."""
-    if table.kind == "classify":
-        return table.targets
-    parts = int(np.clip(len(np.unique(table.keys)) // 10, 1, 10))
-    edges = np.quantile(table.targets, np.arange(1, parts) / parts)
-    return np.searchsorted(edges, table.targets, side="right")
 
 
 def _mix(keys: Keys, seed: int) -> Keys:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-import mmap
 import os
-import tempfile
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b, sha256
 from pathlib import Path
@@ -16,13 +15,13 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptree.data.buffer import Buffer
 from adaptree.data.columns import Columns, guess
 from adaptree.data.read import Row, Source, rows
 from adaptree.errors import DataError, near
 
 Kind = Literal["classify", "regress"]
 
-IN_MEMORY = 64 << 20  # bytes of text beyond which texts go to a file
 SAMPLE_ROWS, SAMPLE_CHARACTERS = 500, 4 << 20  # what columns are guessed from
 MOST_LABELS = 1000
 MOST_NUMERIC_LABELS = 50  # more distinct numbers than this are a quantity, not classes
@@ -52,7 +51,7 @@ class Table:
         why: str,
         labels: tuple[str | int, ...],
         targets: NDArray[Any],
-        texts: _Texts,
+        texts: Buffer,
         digest: str,
         left_out: dict[str, int],
     ) -> None:
@@ -64,6 +63,8 @@ class Table:
         self.targets = targets
         self.digest = digest
         self.left_out = left_out
+        self.unknown: dict[str, int] = {}
+        """Labels that the task does not know, and how many rows have them; their target is behind the last label."""
         self.keys: NDArray[np.uint64] = np.frombuffer(texts.keys, dtype=np.uint64)
         self._bytes = texts.finish()
         self._starts: NDArray[np.uint64] = np.frombuffer(texts.starts, dtype=np.uint64)
@@ -84,53 +85,46 @@ class Table:
         """What is right for some rows: positions in the labels, or numbers."""
         return np.asarray(self.targets[indices])
 
+    @property
+    def scored(self) -> str:
+        """What it is scored as: its kind, or what that is called with several targets."""
+        return self.kind
+
+    @property
+    def said(self) -> dict[str, str | None]:
+        """Which columns are read, by what they are."""
+        return {"text": self.columns.text, "pair": self.columns.pair, "label": self.columns.label}
+
+    def strata(self) -> NDArray[Any]:
+        """The label of each row, or for a quantity its tenth: fewer parts when there are too few texts for ten."""
+        if self.kind == "classify":
+            return self.targets
+        parts = int(np.clip(len(np.unique(self.keys)) // 10, 1, 10))
+        edges = np.quantile(self.targets, np.arange(1, parts) / parts)
+        return np.searchsorted(edges, self.targets, side="right")
+
+    def counts(self) -> dict[str, int]:
+        """How many rows have each label."""
+        if self.kind != "classify":
+            return {}
+        counts = np.bincount(self.targets, minlength=len(self.labels)).tolist()
+        return {str(label): count for label, count in zip(self.labels, counts, strict=True)}
+
+    def example(self, i: int) -> dict[str, Any]:
+        """A row as a card shows it."""
+        target = self.targets[i].item()
+        shown = {"text": self.text(i), "label": self.labels[target] if self.kind == "classify" else target}
+        return shown | ({"pair": self.pair(i)} if self.columns.pair else {})
+
+    def inputs(self, indices: Iterable[int]) -> list[Any]:
+        """What a task is asked about."""
+        return list(self.texts(indices))
+
     def texts(self, indices: Iterable[int]) -> list[str] | list[tuple[str, str]]:
         """The texts of some rows, or their (text, pair) tuples when the file has pairs."""
         if self.columns.pair is None:
             return [self.text(i) for i in indices]
         return [(self.text(i), self.pair(i)) for i in indices]
-
-
-class _Texts:
-    """Texts end to end in one buffer that moves to an unlinked file when it grows, with their places and keys."""
-
-    def __init__(self) -> None:
-        self.starts = array("Q", [0])
-        self.lengths = array("I")
-        self.keys = array("Q")
-        self._memory = bytearray()
-        self._file: Any = None
-        self._room = IN_MEMORY
-
-    def add(self, text: bytes, pair: bytes, key: int) -> None:
-        self._memory += text
-        self._memory += pair
-        self.starts.append(self.starts[-1] + len(text) + len(pair))
-        self.lengths.append(len(text))
-        self.keys.append(key)
-        if len(self._memory) > self._room:
-            self._spill()
-
-    def _spill(self) -> None:
-        try:
-            if self._file is None:
-                self._file = tempfile.TemporaryFile(prefix="adaptree-")  # noqa: SIM115 (closed once it is mapped)
-                self._room = min(IN_MEMORY, 1 << 20)
-            self._file.write(self._memory)
-            self._file.flush()
-        except OSError as error:
-            raise DataError(
-                f"cannot keep the texts in '{tempfile.gettempdir()}': {error.strerror}.",
-                hint="Name a folder with room: TMPDIR=/some/folder adaptree …",
-            ) from None
-        self._memory = bytearray()
-
-    def finish(self) -> bytearray | mmap.mmap:
-        if self._file is None:
-            return self._memory
-        self._spill()
-        with self._file:
-            return mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def load(
@@ -148,11 +142,33 @@ def load(
 
     Without `need_label` the label column is not looked at, and every target is -1.
     """
-    name = Path(source).name if isinstance(source, str | os.PathLike) else "the data"
-    sample, stream = _peek(rows(source, encoding=encoding))
+    name = name_of(source)
+    sample, stream = peek(rows(source, encoding=encoding))
+    return of_rows(name, sample, stream, text=text, pair=pair, label=label, kind=kind, like=like, need_label=need_label)
+
+
+def name_of(source: Source) -> str:
+    return Path(source).name if isinstance(source, str | os.PathLike) else "the data"
+
+
+def of_rows(
+    name: str,
+    sample: list[Row],
+    stream: Iterator[Row],
+    *,
+    text: str | None = None,
+    pair: str | None = None,
+    label: str | None = None,
+    kind: Kind | None = None,
+    like: Like | None = None,
+    need_label: bool = True,
+    unknown: bool = False,
+) -> Table:
+    """A table of all rows of a stream, of which `sample` are the first."""
     columns = _columns(name, [row for _, row in sample], like, text, pair, label, need_label)
     labels = _Labels(name, kind, like, [row.get(columns.label) for _, row in sample] if columns.label else [])
-    texts, digest = _Texts(), sha256()
+    labels.unknown = Counter() if unknown else None
+    texts, digest = Buffer(), sha256()
     left_out = {"without text": 0, "without label": 0}
     second, last = b"", b""
     for number, row in stream:
@@ -183,10 +199,12 @@ def load(
     else:
         found, why, known = kind or (like.kind if like else "classify"), "labels were not asked for", ()
         targets = np.full(len(texts.keys), -1, dtype=np.int32)
-    return Table(name, columns, found, why, known, targets, texts, digest.hexdigest(), left_out)
+    made = Table(name, columns, found, why, known, targets, texts, digest.hexdigest(), left_out)
+    made.unknown = dict(labels.unknown or {})
+    return made
 
 
-def _peek(stream: Iterator[Row]) -> tuple[list[Row], Iterator[Row]]:
+def peek(stream: Iterator[Row]) -> tuple[list[Row], Iterator[Row]]:
     """The first rows, and all rows from the first on."""
     sample: list[Row] = []
     characters = 0
@@ -254,6 +272,8 @@ class _Labels:
         self.all_integers = self.all_numbers = True
         self.fraction = self.overflow = False
         self.odd: tuple[int, str] | None = None
+        self.unknown: Counter[str] | None = None
+        """Counts labels that `like` does not have, where those are taken."""
 
     def add(self, value: Any, number: int) -> str | None:
         """The label as it is spelled, or None when there is none in this row."""
@@ -265,7 +285,10 @@ class _Labels:
         if type(value) is not int:
             self.all_integers = False
         code = self.codes.get(spelled)
-        if code is None:
+        if code is None and self.unknown is not None and self.like is not None and self.kind == "classify":
+            self.unknown[spelled] += 1
+            code, figure = len(self.like.labels), math.nan
+        elif code is None:
             figure = self._first(spelled, number)
             code = self.codes.get(spelled, -1)
         else:

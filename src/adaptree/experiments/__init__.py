@@ -12,7 +12,7 @@ from typing import Any
 
 from adaptree.errors import UsageError, near
 
-NAMES = ("comparison", "layers")
+NAMES = ("comparison", "kinds", "layers")
 Event = dict[str, Any]
 
 

@@ -8,9 +8,17 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from adaptree.errors import DataError, UsageError, near
 
+
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+T = TypeVar("T", bound=Named)
 TEST = 1000
 """At most so many rows to test on: a sample, drawn with seed 0."""
 
@@ -61,7 +69,7 @@ def _lines(path: Path) -> list[str]:
     return [json.dumps({key: row[key] for key in kept if key in row}) for row in rows if row.get("label") is not None]
 
 
-def named(names: Sequence[str], tasks: Sequence[Task]) -> list[Task]:
+def named(names: Sequence[str], tasks: Sequence[T]) -> list[T]:
     """Those of `tasks` that are asked for; all when none is."""
     known = {task.name: task for task in tasks}
     for name in names:

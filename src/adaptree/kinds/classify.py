@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,6 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from adaptree import metrics
+from adaptree.data.encode import Encoder
+from adaptree.kinds import windows
 from adaptree.kinds.kind import Kind, Out, Prediction, Unit, as_tensor
 
 
@@ -20,21 +23,40 @@ class Classify(Kind):
 
     name: ClassVar[str] = "classify"
     labels: tuple[str | int, ...]
+    windows: bool = False
+    """Whether a long text is read whole, in windows whose votes are pooled, and not cut."""
+
+    @property
+    def single(self) -> bool:
+        return not self.windows
+
+    def units(self, encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Unit]:
+        return (windows.units if self.windows else super().units)(encoder, inputs, max_length)
+
+    def _votes(self, out: Out, units: Sequence[Unit]) -> Tensor:
+        assert isinstance(out, Tensor)
+        return windows.votes(out, units) if self.windows else out
 
     @property
     def width(self) -> int:
         return len(self.labels)
 
-    def _labels(self) -> Sequence[int]:
-        return range(len(self.labels))
+    def score(self, golds: Any, answers: Any) -> dict[str, float]:
+        return metrics.score(self.name, golds, answers, labels=self._with_unknown(golds))
+
+    def intervals(self, golds: Any, answers: Any) -> Mapping[str, tuple[float, float]]:
+        return metrics.intervals(self.name, golds, answers, labels=self._with_unknown(golds))
+
+    def _with_unknown(self, golds: Any) -> Sequence[int]:
+        """The labels; where a file has some that the task cannot give, one more, which is never right."""
+        return range(len(self.labels) + bool(len(golds) and np.max(golds) >= len(self.labels)))
 
     def loss(self, out: Out, units: Sequence[Unit], golds: Any, weights: Tensor | None = None) -> Tensor:
-        assert isinstance(out, Tensor)
+        out = self._votes(out, units)
         return F.cross_entropy(out, as_tensor(golds, out).long(), weight=weights, reduction="none")
 
     def answers(self, out: Out, units: Sequence[Unit]) -> np.ndarray[Any, Any]:
-        assert isinstance(out, Tensor)
-        return out.argmax(-1).numpy()
+        return self._votes(out, units).argmax(-1).numpy()
 
     def changed(self, exact: Out, out: Out, units: Sequence[Unit]) -> int:
         return int((self.answers(exact, units) != self.answers(out, units)).sum())
@@ -42,14 +64,16 @@ class Classify(Kind):
     def predictions(
         self, out: Out, units: Sequence[Unit], inputs: Sequence[Any], min_score: float | None
     ) -> list[Prediction]:
-        assert isinstance(out, Tensor)
         found = []
-        for row in out.double().softmax(-1).tolist():
+        for row in self._votes(out, units).double().softmax(-1).tolist():
             scores = {str(label): score for label, score in zip(self.labels, row, strict=True)}
             best = max(range(len(row)), key=row.__getitem__)
             sure = min_score is None or row[best] >= min_score
             found.append(Prediction(label=self.labels[best] if sure else None, score=row[best], scores=scores))
         return found
+
+    def extra(self) -> dict[str, Any]:
+        return {"windows": True} if self.windows else {}
 
     def balance(self, targets: np.ndarray[Any, Any]) -> Tensor:
         """Weights that give every label the same say: rows / (labels · rows of the label)."""

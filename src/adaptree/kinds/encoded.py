@@ -10,7 +10,7 @@ from adaptree.kinds.kind import Golds, Kind, Unit
 
 if TYPE_CHECKING:
     from adaptree.data.encode import Encoder
-    from adaptree.data.table import Table
+    from adaptree.data.source import Data
 
 Array = np.ndarray[Any, Any]
 
@@ -20,7 +20,7 @@ class Encoded:
 
     KEEP = 100_000
 
-    def __init__(self, table: Table, kind: Kind, encoder: Encoder, max_length: int) -> None:
+    def __init__(self, table: Data, kind: Kind, encoder: Encoder, max_length: int) -> None:
         self.table = table
         self._kind = kind
         self._encoder = encoder
@@ -31,7 +31,7 @@ class Encoded:
     def units(self, indices: Array) -> list[Unit]:
         kept = self._kept
         missing = indices if kept is None else np.array([i for i in indices.tolist() if i not in kept], dtype=np.int64)
-        fresh = self._kind.units(self._encoder, self.table.texts(missing), self._max_length) if len(missing) else []
+        fresh = self._kind.units(self._encoder, self.table.inputs(missing), self._max_length) if len(missing) else []
         for i, unit in zip(missing.tolist(), fresh, strict=True):
             self._truncated[i] = any(row.truncated for row in unit)
         if kept is None:

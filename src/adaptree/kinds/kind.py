@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from adaptree.task import Record
 
 POOLINGS = ("mean", "first", "last")
+MOST_ROWS = 8
+"""Of one input in one step of training."""
 
 Unit = list[Row]
 Out = Tensor | list[Tensor]
@@ -82,8 +84,25 @@ class Kind(ABC):
         """The head at birth."""
         return {"head.weight": truncated_normal((self.width, d), 0.02, generator), "head.bias": torch.zeros(self.width)}
 
-    def run(self, hidden: Tensor, mask: Tensor, rows: Sequence[Row], v: Params, pooling: str) -> Out:
-        """The head on last hidden states, (B, T, d): what it gives for each row."""
+    draws: ClassVar[bool] = False
+    """Whether what is computed for an input is drawn anew in every step."""
+
+    def drawn(self, units: Sequence[Unit], seed: int | None) -> Sequence[Unit]:
+        """The units of one step, drawn by `seed`; without one, as they are always drawn when they are scored."""
+        return units
+
+    def for_training(self, unit: Unit, gold: Any) -> Unit:
+        """The rows of a long input that one step computes; an input of few rows has all of them."""
+        return unit if len(unit) <= MOST_ROWS else unit[:: -(-len(unit) // MOST_ROWS)]
+
+    def settled(self, out: Out, units: Sequence[Unit], golds: Golds) -> Kind:
+        """This kind with what is chosen on validation, such as a threshold."""
+        return self
+
+    def run(
+        self, hidden: Tensor, mask: Tensor, rows: Sequence[Row], v: Params, pooling: str, embeddings: Tensor
+    ) -> Out:
+        """The head on last hidden states, (B, T, d): what it gives for each row; `embeddings` are the base's words'."""
         if not self.reads_tokens:
             return linear(pool(hidden, mask, pooling), v).float()
         B, T, d = hidden.shape
@@ -107,14 +126,11 @@ class Kind(ABC):
         """How many answers are other ones than those that the exact output gives."""
 
     def score(self, golds: Golds, answers: Answers) -> dict[str, float]:
-        return metrics.score(self.name, golds, answers, labels=self._labels())
+        return metrics.score(self.name, golds, answers)
 
     def intervals(self, golds: Golds, answers: Answers) -> Mapping[str, tuple[float, float]]:
         """The 95 % interval of every metric."""
-        return metrics.intervals(self.name, golds, answers, labels=self._labels())
-
-    def _labels(self) -> Sequence[int] | None:
-        return None
+        return metrics.intervals(self.name, golds, answers)
 
     def inputs(self, inputs: Any, record: Record) -> list[Any]:
         """What a user asks about, as `units` takes it; what the task does not take is refused."""
@@ -124,6 +140,15 @@ class Kind(ABC):
             takes, such = ("two texts", '("a text", "the text beside it")') if pair else ("one text", '"a text"')
             raise UsageError(f"the task '{record.name}' takes {takes} for each answer.", hint=f"Give {such}.")
         return texts
+
+    def line(self, line: str, record: Record) -> Any:
+        """One line that a user typed, as an input; what belongs together is separated by tabs."""
+        if not record.columns.get("pair"):
+            return line
+        first, tab, second = line.partition("\t")
+        if not tab:
+            raise UsageError(f"the task '{record.name}' takes two texts: separate them with a tab.")
+        return first, second
 
     def extra(self) -> dict[str, Any]:
         """What a task's record must say for `for_record` to make this kind again, beside its labels."""

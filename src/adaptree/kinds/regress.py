@@ -9,7 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor
 
+from adaptree.data.encode import Encoder
 from adaptree.errors import UsageError
+from adaptree.kinds import windows
 from adaptree.kinds.kind import Kind, Out, Prediction, Unit, as_tensor
 
 
@@ -20,24 +22,34 @@ class Regress(Kind):
     name: ClassVar[str] = "regress"
     mean: float
     std: float
+    windows: bool = False
+    """Whether a long text is read whole, in windows of which the mean counts, and not cut."""
+
+    @property
+    def single(self) -> bool:
+        return not self.windows
+
+    def units(self, encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Unit]:
+        return (windows.units if self.windows else super().units)(encoder, inputs, max_length)
+
+    def _means(self, out: Out, units: Sequence[Unit]) -> Tensor:
+        assert isinstance(out, Tensor)
+        return windows.means(out, units) if self.windows else out
 
     @property
     def width(self) -> int:
         return 1
 
     def loss(self, out: Out, units: Sequence[Unit], golds: Any, weights: Tensor | None = None) -> Tensor:
-        assert isinstance(out, Tensor)
+        out = self._means(out, units)
         return (out.squeeze(-1) - (as_tensor(golds, out) - self.mean) / self.std) ** 2
 
     def answers(self, out: Out, units: Sequence[Unit]) -> np.ndarray[Any, Any]:
-        assert isinstance(out, Tensor)
-        return (out.double().squeeze(-1) * self.std + self.mean).numpy()
+        return (self._means(out, units).double().squeeze(-1) * self.std + self.mean).numpy()
 
     def changed(self, exact: Out, out: Out, units: Sequence[Unit]) -> int:
         """Those that move by more than a tenth of the targets' standard deviation."""
-        assert isinstance(exact, Tensor)
-        assert isinstance(out, Tensor)
-        return int(((exact - out).abs() > 0.1).sum())
+        return int(((self._means(exact, units) - self._means(out, units)).abs() > 0.1).sum())
 
     def predictions(
         self, out: Out, units: Sequence[Unit], inputs: Sequence[Any], min_score: float | None
@@ -47,4 +59,4 @@ class Regress(Kind):
         return [Prediction(value=value) for value in self.answers(out, units).tolist()]
 
     def extra(self) -> dict[str, Any]:
-        return {"mean": self.mean, "std": self.std}
+        return {"mean": self.mean, "std": self.std} | ({"windows": True} if self.windows else {})

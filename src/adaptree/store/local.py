@@ -1,6 +1,6 @@
 """The local store: a folder per version of a task, and an index that is only a cache.
 
-    <store>/tasks/NAME/VERSION/{task.json, task.safetensors, README.md}      NAME may hold one slash
+    <store>/tasks/NAME/VERSION/{task.json, task.safetensors, README.md, *.svg}      NAME may hold one slash
     <store>/tmp/          tasks on their way in or out; a rename moves them whole
     <store>/index.sqlite  the summaries that `list` shows
 

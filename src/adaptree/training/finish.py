@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,9 +11,11 @@ import torch
 
 from adaptree import baselines
 from adaptree.base import Base, Bound
+from adaptree.data.source import Data
 from adaptree.data.table import Table
 from adaptree.host import price
-from adaptree.kinds import Out
+from adaptree.insight import insight
+from adaptree.kinds import Out, Unit
 from adaptree.methods import Method
 from adaptree.task import Record, Task
 from adaptree.training.loop import Fit
@@ -21,30 +24,86 @@ from adaptree.training.settings import Settings
 Array = np.ndarray[Any, Any]
 CHUNK = 4096
 PROBES = 4
+LOOKED_AT = 50_000
+"""Inputs whose answers are looked at one by one for the card; the scores are of all."""
 
 
 @dataclass(frozen=True)
 class Part:
     """Some rows of a table."""
 
-    table: Table
+    table: Data
     rows: Array
 
     def __len__(self) -> int:
         return len(self.rows)
 
 
-def score(bound: Bound, part: Part, out: Out | None = None) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """A task's metrics on labelled rows, with their 95 % intervals; `out` where the head's output is known already."""
+class Inputs(Sequence[Any]):
+    """The first inputs of a part, read when asked for."""
+
+    def __init__(self, part: Part, most: int) -> None:
+        self._part, self._count = part, min(most, len(part))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, i: Any) -> Any:
+        return self._part.table.inputs(self._part.rows[range(self._count)[i], None])[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        for start in range(0, self._count, CHUNK):
+            yield from self._part.table.inputs(self._part.rows[start : min(start + CHUNK, self._count)])
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A task's answers to a part, and of its first inputs what the head gave."""
+
+    answers: Any
+    out: Any
+    units: list[Unit]
+
+
+def answer(bound: Bound, part: Part, out: Out | None = None, keep: int = 0) -> Answered:
+    """The answers to labelled rows; `out` where the head's output is known already, `keep` inputs' is handed back."""
+    if out is not None:
+        return Answered(bound.kind.answers(out, []), out[:keep], [])
+    answers: list[Any] = []
+    outs: list[Any] = []
+    kept: list[Unit] = []
+    for start in range(0, len(part), CHUNK):
+        given = bound.kind.inputs(part.table.inputs(part.rows[start : start + CHUNK]), bound.task.record)
+        units, found = bound.run(given, batch_size=64)
+        answers.append(bound.kind.answers(found, units))
+        if start < keep:  # even an empty part of a tensor would keep all of it
+            some = units[: keep - start]
+            outs.append(found[: keep - start if bound.kind.single else sum(map(len, some))])
+            kept += [] if bound.kind.single else some
+    return Answered(_joined(answers), _joined(outs), kept)
+
+
+def _joined(parts: list[Any]) -> Any:
+    if parts and isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    if parts and isinstance(parts[0], torch.Tensor):
+        return torch.cat(parts)
+    return [each for some in parts for each in some]
+
+
+def score(bound: Bound, part: Part, answers: Any = None) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """A task's metrics on labelled rows, with their 95 % intervals; `answers` where they are known already."""
     golds = part.table.golds(part.rows)
-    if out is None:
-        starts = range(0, len(part), CHUNK)
-        parts = [bound.answers(part.table.texts(part.rows[i : i + CHUNK])) for i in starts]
-        answers = np.concatenate(parts) if isinstance(parts[0], np.ndarray) else [a for some in parts for a in some]
-    else:
-        answers = bound.kind.answers(out, [])
+    answers = answer(bound, part).answers if answers is None else answers
     spans = bound.kind.intervals(golds, answers)
     return bound.kind.score(golds, answers), {key: list(span) for key, span in spans.items()}
+
+
+def look(bound: Bound, part: Part, answered: Answered) -> dict[str, Any]:
+    """What a card tells of a task's answers beside its scores."""
+    golds = part.table.golds(part.rows[:LOOKED_AT])
+    given = Inputs(part, LOOKED_AT)
+    return insight(bound.kind, given, golds, answered.out, answered.units, answered.answers[:LOOKED_AT])
 
 
 def finish(
@@ -74,7 +133,7 @@ def finish(
         base={"name": base.name, "fingerprint": base.fingerprint, "architecture": base.host.sites.architecture},
         pooling=str(settings.pooling),
         max_length=int(settings.max_length or 0),
-        columns={"text": table.columns.text, "pair": table.columns.pair, "label": table.columns.label},
+        columns=table.said,
         data={
             "name": table.name,
             "digest": table.digest,
@@ -82,7 +141,7 @@ def finish(
             **{part: len(parts.get(part, ())) for part in ("train", "validation", "test")},
             "truncated": truncated,
             "left_out": dict(table.left_out),
-            "label_counts": _label_counts(table),
+            "label_counts": table.counts(),
         },
         parameters=counts,
         trained_percent=100 * counts["trained"] / counts["base"],
@@ -94,52 +153,50 @@ def finish(
         extra=extra,
     )
     bound = base.bind(Task(record, fit.v))
-    known = {"validation": fit.out}
-    scored = {key: score(bound, part, known.get(key)) for key, part in parts.items() if key != "train"}
+    judged = "test" if "test" in parts else "validation"
+    scored: dict[str, tuple[dict[str, float], dict[str, list[float]]]] = {}
+    told: dict[str, Any] = {}
+    for key, part in parts.items():
+        if key != "train":
+            out = fit.out if key == "validation" else None
+            answered = answer(bound, part, out, LOOKED_AT if key == judged else 0)
+            scored[key] = score(bound, part, answered.answers)
+            told |= look(bound, part, answered) if key == judged else {}
     # What `verify` will compute again, bit for bit.
-    probes = [list(text) if isinstance(text, tuple) else text for text in table.texts(training.rows[:PROBES])]
+    probes = [list(given) if isinstance(given, tuple) else given for given in table.inputs(training.rows[:PROBES])]
     record = replace(
         record,
         metrics={key: scores for key, (scores, _) in scored.items()},
         intervals={key: spans for key, (_, spans) in scored.items()},
         baselines=_baselines(training, parts.get("test", parts["validation"])) if compare else {},
         probe={"inputs": probes, "path": "single", "threads": torch.get_num_threads()},
+        extra=extra | ({"insight": told} if told else {}),
     )
     return Task(record, {**fit.v, "probe.logits": bound.logits(probes)})
 
 
 def _baselines(training: Part, other: Part) -> dict[str, dict[str, float]]:
     """Majority and bag of words on the same rows, so that a user sees what the model adds."""
-    table = training.table
+    table, against = training.table, other.table
+    if not isinstance(table, Table) or not isinstance(against, Table):
+        return {}
     kept = training.rows[:: -(-len(training) // baselines.MOST)]
     return baselines.baselines(
         table.kind,
         table.texts(kept),
         table.targets[kept].tolist(),
-        other.table.texts(other.rows),
-        other.table.targets[other.rows].tolist(),
+        against.texts(other.rows),
+        against.targets[other.rows].tolist(),
         range(len(table.labels)),
     )
 
 
-def _label_counts(table: Table) -> dict[str, int]:
-    if table.kind != "classify":
-        return {}
-    counts = np.bincount(table.targets, minlength=len(table.labels)).tolist()
-    return {str(label): count for label, count in zip(table.labels, counts, strict=True)}
-
-
 def _examples(part: Part, most: int = 5) -> list[dict[str, Any]]:
     """A few rows for the card, of as many labels as possible."""
-    table = part.table
+    table, strata = part.table, part.table.strata()
     chosen: dict[Any, int] = {}
     for i in part.rows[:2000].tolist():
-        chosen.setdefault(table.targets[i].item() if table.kind == "classify" else i, i)
+        chosen.setdefault(strata[i].item() if isinstance(table, Table) and table.labels else i, i)
         if len(chosen) == most:
             break
-    out = []
-    for i in chosen.values():
-        target = table.targets[i].item()
-        example = {"text": table.text(i), "label": table.labels[target] if table.kind == "classify" else target}
-        out.append(example | ({"pair": table.pair(i)} if table.columns.pair else {}))
-    return out
+    return [table.example(i) for i in chosen.values()]

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -43,6 +43,8 @@ class Fit:
     """What came of a run: the best epoch's weights and the whole course."""
 
     v: dict[str, Tensor]
+    kind: Kind
+    """With what was chosen on validation."""
     history: list[dict[str, Any]]
     best: int
     """Number of the best epoch, from 1; 0 before the first is done."""
@@ -70,6 +72,8 @@ class _State:
     """The layers below this one are computed once."""
     seconds: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list)
+    threshold: float | None = None
+    """What the best epoch's kind has chosen on validation."""
 
 
 def fit(
@@ -113,19 +117,20 @@ def _learn(
     if isinstance(kind, Regress):
         targets = (targets - kind.mean) / kind.std
     classes = kind.width if isinstance(kind, Classify) else 0
-    v = method.learn(source.table.texts(rows), targets.tolist(), classes)
-    logits = method.logits(v, checker.table.texts(held))
-    scored, loss = _scores(kind, checker.golds(held), logits, [])
+    v = method.learn(source.table.inputs(rows), targets.tolist(), classes)
+    logits = method.logits(v, checker.table.inputs(held))
+    scored, loss, settled = _scores(kind, checker.golds(held), logits, [])
     seconds = time.monotonic() - began
     entry = {"epoch": 1, "rows": len(rows), "train_loss": 0.0, "validation_loss": loss, **scored}
     entry["seconds"] = round(seconds, 3)
     on_event({"event": "epoch", "epochs": 1, "best": 1, "metric": settings.metric, **entry})
-    return Fit(v, [entry], 1, seconds, True, out=logits)
+    return Fit(v, settled, [entry], 1, seconds, True, out=logits)
 
 
-def _scores(kind: Kind, golds: Any, out: Out, units: Sequence[Unit]) -> tuple[dict[str, float], float]:
+def _scores(kind: Kind, golds: Any, out: Out, units: Sequence[Unit]) -> tuple[dict[str, float], float, Kind]:
     loss = float(kind.loss(out, units, golds).double().mean())
-    return kind.score(golds, kind.answers(out, units)), loss
+    settled = kind.settled(out, units, golds)
+    return settled.score(golds, settled.answers(out, units)), loss, settled
 
 
 class _Run:
@@ -189,6 +194,7 @@ class _Run:
         self.trained = {name: p for name, p in self.v.items() if p.requires_grad}
         self.best_v = {name: p.detach().clone() for name, p in self.v.items()}
         self.best_out: Out | None = None
+        self.best_kind = self.kind
         self.host.bind(self.method.plan(self.host.sites, self.v))
         self._put()
         groups: dict[tuple[float, float], list[Tensor]] = {}
@@ -244,6 +250,8 @@ class _Run:
         try:
             weights = self.method.weights(self.host.sites, self.host.frozen, self.v)
             depth = trunk.depth_for(self.method, self.host, [*self.host.plan, *weights], self.settings)
+            if self.kind.draws:
+                raise trunk.Unfit(f"kind {self.kind.name} draws its inputs anew in every step")
             if any(len(source.table) > Encoded.KEEP for source, _ in self.cover):
                 raise trunk.Unfit(f"the data has more than {Encoded.KEEP:,} rows")
             trunk.open_trunk(self.base, self.host, depth, self._inputs, self.settings.trunk, self._note)
@@ -331,11 +339,14 @@ class _Run:
             here = slice(start, start + each)
             if not (some := units[here]):
                 continue
+            golds = self.source.golds(indices[here])
+            some = [self.kind.for_training(unit, gold) for unit, gold in zip(some, golds, strict=True)]
+            some = list(self.kind.drawn(some, self._number()))
             with torch.autocast(self.device_type, torch.bfloat16, enabled=settings.precision == "bf16"):
                 rows = sum(map(len, some))
                 out = forward(self.base, some, self.kind, self.v, self.pooling, batch_size=rows, host=self.host)
             # Every input weighs the same, also in a batch that is not full.
-            loss = self.kind.loss(out, some, self.source.golds(indices[here]), self.class_weights).sum()
+            loss = self.kind.loss(out, some, golds, self.class_weights).sum()
             penalty = self.method.penalty(self.v) if part == 0 and self.crew.rank == 0 else None
             whole = loss / settings.batch_size if penalty is None else loss / settings.batch_size + penalty
             whole.backward()  # type: ignore[no-untyped-call]
@@ -344,13 +355,16 @@ class _Run:
 
     def _chance(self, *more: int) -> None:
         """What is drawn in a step is a function of the seed and the step: a resumed run draws the same."""
+        torch.manual_seed(self._number(*more))
+
+    def _number(self, *more: int) -> int:
         words = repr((self.settings.seed, self.state.stage, self.state.step, *more)).encode()
-        torch.manual_seed(int.from_bytes(hashlib.sha256(words).digest()[:7], "little"))
+        return int.from_bytes(hashlib.sha256(words).digest()[:7], "little")
 
     def _close_epoch(self) -> None:
         state = self.state
         out, units = self.evaluate()
-        scored, loss = _scores(self.kind, self.checker.golds(self.validation_rows), out, units)
+        scored, loss, settled = _scores(self.kind, self.checker.golds(self.validation_rows), out, units)
         seen = state.seen - sum(h["rows"] for h in self._course())
         state.epoch += 1
         state.seconds = time.monotonic() - self.clock
@@ -364,7 +378,8 @@ class _Run:
         state.batch, state.loss = 0, 0.0
         if state.best == 0 or self._is_better(entry, self._course()[state.best - 1]):
             state.best = state.epoch
-            self.best_out = out
+            self.best_out, self.best_kind = out, settled
+            state.threshold = getattr(settled, "threshold", None)
             self.best_v = {name: p.detach().clone() for name, p in self.v.items()}
         self.on_event({"event": "epoch", "epochs": self.epochs, "best": state.best, "metric": self.metric, **entry})
 
@@ -385,7 +400,7 @@ class _Run:
         mine = self.validation_rows
         if self.kind.single:  # what has no fixed shape is computed by every process
             mine = mine[self.crew.share(len(mine))]
-        units = self.checker.units(mine)
+        units = list(self.kind.drawn(self.checker.units(mine), None))
         parts: list[Any] = []
         for start in range(0, len(units), 4096):
             parts.append(
@@ -403,7 +418,7 @@ class _Run:
         exact = self.settings.trunk != "fp16" or not self.state.trunk
         used = {"trunk_depth": self.state.trunk, "processes": self.crew.size, "device": self.base.device}
         out = self.best_out if exact and self.kind.single else None
-        return Fit(v, self.state.history, best, self.state.seconds, finished, used, out)
+        return Fit(v, self.best_kind, self.state.history, best, self.state.seconds, finished, used, out)
 
     def _save_if_due(self) -> None:
         if (began := time.monotonic()) - self.saved > CHECKPOINT_SECONDS * max(1.0, self.saving):
@@ -439,6 +454,8 @@ class _Run:
         self.state = _State(**state)
         self._take({name.removeprefix("now."): t for name, t in tensors.items() if name.startswith("now.")})
         self.best_out = tensors.get("logits")
+        if self.state.threshold is not None:
+            self.best_kind = replace(self.kind, threshold=self.state.threshold)  # type: ignore[type-var]
         with torch.no_grad():
             for name, p in self.v.items():
                 self.best_v[name] = tensors[f"best.{name}"].to(p.device)

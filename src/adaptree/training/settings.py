@@ -36,6 +36,10 @@ class Settings:
     """Share of the training over which the learning rate rises; then it falls to zero in a straight line (§3.1)."""
     clip: float = 1.0
     """Largest norm of the gradient."""
+    windows: bool = False
+    """Whether a text that is longer is read whole, in windows whose votes are pooled, and not cut."""
+    whole_words: bool = False
+    """Of kind mlm: whether all pieces of a word are hidden together."""
     class_weights: bool = False
     """Whether every label has the same say, however rare."""
     dropout: bool = False

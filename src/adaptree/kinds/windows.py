@@ -1,0 +1,43 @@
+"""Texts that are longer than the base takes: windows over all of it, whose votes are pooled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from adaptree.data.encode import Encoder
+from adaptree.errors import UsageError
+from adaptree.kinds.kind import Unit
+
+OVERLAP = 8
+"""A window shares one part in this many with the next one."""
+
+
+def units(encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Unit]:
+    """Rows that hold each text whole."""
+    if any(not isinstance(text, str) for text in inputs):
+        raise UsageError("windows are for single texts, and this task takes pairs.", hint="Leave out --windows.")
+    room = max(1, encoder.room(max_length, pair=False))
+    step = max(1, room - room // OVERLAP)
+    found = []
+    for pieces in encoder.pieces(list(inputs)):
+        last = max(0, len(pieces.ids) - room)
+        starts = [*range(0, last, step), last] if last else [0]
+        found.append([encoder.row(pieces.ids[start : start + room]) for start in starts])
+    return found
+
+
+def votes(out: Tensor, units: Sequence[Unit]) -> Tensor:
+    """The logarithm of each input's mean probabilities over its windows, (n, labels)."""
+    parts = out.log_softmax(-1).split([len(unit) for unit in units])  # type: ignore[no-untyped-call]
+    return torch.stack([part.logsumexp(0) - math.log(len(part)) for part in parts]) if parts else out
+
+
+def means(out: Tensor, units: Sequence[Unit]) -> Tensor:
+    """Each input's mean over its windows, (n, width)."""
+    parts = out.split([len(unit) for unit in units])  # type: ignore[no-untyped-call]
+    return torch.stack([part.mean(0) for part in parts]) if parts else out
