@@ -21,6 +21,7 @@ from adaptree.fingerprint import SETTINGS, fingerprint
 from adaptree.host import Host, share
 from adaptree.kinds import Kind, Out, Unit
 from adaptree.kinds.kind import as_texts, pool
+from adaptree.kinds.pretrained import words_head
 from adaptree.methods import Method, Params, Plan, parse
 from adaptree.models import config_of, limit_of, locate
 from adaptree.sites import Architecture
@@ -47,6 +48,7 @@ class Base:
         limit: int,
         digest: str,
         device: str = "cpu",
+        folder: Path | None = None,
     ) -> None:
         self.name = name
         self.location = location
@@ -58,10 +60,19 @@ class Base:
         """The longest input, in tokens."""
         self.fingerprint = digest
         self.device = device
+        self._folder = folder
 
     @property
     def width(self) -> int:
         return self.host.sites.sites[0].width
+
+    def head_for(self, kind: Kind) -> dict[str, Tensor]:
+        """The head that this base was pretrained with for a kind of task, if it was."""
+        if kind.name != "mlm" or self._folder is None:
+            return {}
+        found = words_head(self._folder)
+        fits = found and found["head.dense.weight"].shape[1] == self.width and len(found["head.bias"]) == kind.width
+        return found if fits else {}
 
     @property
     def embeddings(self) -> Tensor:
@@ -306,6 +317,7 @@ def load_base(
             files, f"fingerprint 2 of {torch.float32} {SETTINGS}", lambda: fingerprint(host.backbone)
         ),
         device=device,
+        folder=folder,
     )
 
 

@@ -176,3 +176,44 @@ def test_a_base_without_a_mask_token_is_refused(tmp_path: Path) -> None:
     plain = at.load_base(tiny_base(tmp_path / "plain"))
     with pytest.raises(BaseError, match="no mask token"):
         at.train(lines(30), base=plain, kind="mlm")
+
+
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "distilbert"])
+def test_the_head_that_a_base_was_pretrained_with_is_where_training_begins(architecture: str, tmp_path: Path) -> None:
+    from transformers import AutoConfig, AutoModelForMaskedLM
+
+    folder = tiny_base(tmp_path / "base", mask=True)
+    size = config_of(folder)["vocab_size"]
+    shape = {
+        "hidden_size": 32,
+        "dim": 32,
+        "num_hidden_layers": 2,
+        "n_layers": 2,
+        "num_attention_heads": 4,
+        "n_heads": 4,
+    }
+    config = AutoConfig.for_model(
+        architecture, vocab_size=size, intermediate_size=64, hidden_dim=64, max_position_embeddings=70, pad_token_id=0,
+        **(shape if architecture == "distilbert" else {k: v for k, v in shape.items() if "_" in k and k[:2] != "n_"}),
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = AutoModelForMaskedLM.from_config(config).eval()
+    for p in model.parameters():
+        p.data += 0.05 * torch.randn(p.shape)
+    model.save_pretrained(folder)
+    base = at.load_base(folder)
+    kind = kind_of(base.encoder)
+    v = base.head_for(kind)
+    assert set(v) == set(kind.init(32, torch.Generator()))
+    units = kind.drawn(kind.units(base.encoder, ["lion wolf apple pear", "the old saw"], 32), 3)
+    out = infer(base, units, kind, v, {}, "mean")
+    for (row,), found in zip(units, out, strict=True):
+        with torch.no_grad():
+            logits = model(torch.from_numpy(row.ids.astype(np.int64))[None]).logits[0, row.at.places]
+        expected = F.cross_entropy(logits, torch.from_numpy(row.at.pieces.astype(np.int64)), reduction="none")
+        torch.testing.assert_close(found[:, 0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_base_without_such_a_head_gets_a_new_one(base: Any) -> None:
+    assert base.head_for(kind_of(base.encoder)) == {}
+    assert at.load_base().head_for(kind_of(at.load_base().encoder)) == {}

@@ -172,7 +172,7 @@ def test_the_second_stage_starts_from_the_bare_base(base: Base, data: Path, monk
     real = loop._Run._advance
 
     def advance(self: Any) -> None:
-        rows = self.source.rows(self.train_rows[:4])
+        rows = [row for [row] in self.source.units(self.train_rows[:4])]
         dense = base.hidden(rows, self.host)[0]
         real(self)
         outputs.extend([dense, base.hidden(rows, self.host)[0], base.hidden(rows)[0]])

@@ -61,7 +61,10 @@ def _dataset(dataset: Any) -> Iterator[dict[str, Any]]:
 
 def is_saved(path: Path) -> bool:
     """Whether a folder is a dataset that was saved with `save_to_disk`."""
-    return any((path / name).is_file() for name in ("dataset_info.json", "dataset_dict.json"))
+    try:
+        return any((path / name).is_file() for name in ("dataset_info.json", "dataset_dict.json"))
+    except OSError:  # such as a name that is too long: whoever reads it says so
+        return False
 
 
 def from_folder(path: Path) -> Iterator[dict[str, Any]]:

@@ -70,7 +70,7 @@ class Mlm(Kind):
 
     @property
     def width(self) -> int:
-        return 2
+        return self.vocabulary
 
     def units(self, encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Unit]:
         room = max(1, encoder.room(max_length, pair=False))

@@ -183,7 +183,7 @@ class _Run:
         """The weights at the very beginning, a function of the seed."""
         generator = torch.Generator().manual_seed(self.settings.seed)
         born = self.method.init(self.host.sites, self.base.host.backbone, generator)
-        return born | self.kind.init(self.base.width, generator)
+        return born | self.kind.init(self.base.width, generator) | self.base.head_for(self.kind)
 
     def _take(self, v: Mapping[str, Tensor]) -> None:
         """Train these weights from here on; whole numbers among them, such as positions, stay as they are."""
