@@ -51,7 +51,7 @@ def grid() -> Grid:
     return Grid(
         title="Two tasks", tasks=(Task("one", test="test"), Task("two", test="dev")), rows=40, epochs=1,
         methods=("full", "head", "tfidf", "houlsby:2", "houlsby:4"), reference="full", more_seeds={"two": 2},
-        draw=lambda rows, path: plots.behind(rows, path, reference="full fine-tuning"),
+        draw=lambda rows, path: summary.tradeoff(rows, path, title="Two", tasks=2),
     )  # fmt: skip
 
 
@@ -128,7 +128,8 @@ def test_a_method_that_failed_on_one_task_is_in_no_mean() -> None:
         if score is None:
             return named
         scores = {"test": {"mean": score, "spread": None}}
-        return {**named, "scores": scores, "outside": False, "trained": 10, "trained_percent": 1.0, "seconds": seconds}
+        return {**named, "scores": scores, "outside": False, "trained": 10, "trained_percent": 1.0, "seconds": seconds,
+                "parameters": {"base": 1000}}  # fmt: skip
 
     a = result("a", row("full", 0.8, 2.0), row("lora", 0.9), row("bad", 0.5))
     b = result("b", row("full", 0.6, 2.0), row("lora", 0.5), row("bad", None))

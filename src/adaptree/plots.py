@@ -391,31 +391,6 @@ def _short(value: float) -> str:
     return f"{value:g}"
 
 
-def behind(rows: Sequence[Mapping[str, Any]], path: Path, *, reference: str) -> None:
-    """Points against a reference over trained parameters: a grey dot for each task, a large one for their mean."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    shown = [row for row in rows if not row["outside"] and "behind" in row]
-    axis, save = _axis((10, 5.6))
-    axis.set(xscale="log", xlabel="trained parameters (log scale)", ylabel=f"points against {reference}, test")
-    axis.xaxis.set(major_locator=LogLocator(), major_formatter=FuncFormatter(lambda value, _: _short(value)))
-    axis.xaxis.set(minor_formatter=NullFormatter())
-    axis.axhline(0, color=FULL, ls="--", lw=1.3)
-    for family in dict.fromkeys(row["family"] for row in shown):
-        sizes = sorted((row["trained"], _mean_gain(row)) for row in shown if row["family"] == family)
-        axis.plot(*zip(*sizes, strict=True), color="#c3cad2", lw=1.2, zorder=2)
-    above = True
-    for row in sorted(shown, key=lambda row: row["trained"]):
-        axis.plot([row["trained"]] * len(row["behind"]), [-x for x in row["behind"].values()], "o", ms=3.5,
-                  color="#9aa3ad", alpha=0.8, zorder=3)  # fmt: skip
-        axis.plot(row["trained"], _mean_gain(row), "o", ms=8, color=FRONT, zorder=5)
-        axis.annotate(row["method"], (row["trained"], _mean_gain(row)), xytext=(0, 9 if above else -16), fontsize=8.5,
-                      textcoords="offset points", ha="center", zorder=6,
-                      bbox={"boxstyle": "round,pad=0.1", "fc": "white", "ec": "none", "alpha": 0.75})  # fmt: skip
-        above = not above
-    save(path)
-
-
 def layers(rows: Sequence[Mapping[str, Any]], path: Path, counts: Sequence[int]) -> None:
     """Points and time against the layers trained, `counts` of them in each row; the last row is all."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -442,16 +417,3 @@ def layers(rows: Sequence[Mapping[str, Any]], path: Path, counts: Sequence[int])
 
 def _mean_gain(row: Mapping[str, Any]) -> float:
     return -float(sum(row["behind"].values())) / len(row["behind"])
-
-
-def _axis(size: tuple[float, float]) -> tuple[Any, Callable[[Path], None]]:
-    """An axis of a figure of its own, and what saves it."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)
-    axis = figure.subplots()
-    axis.grid(alpha=0.25, lw=0.6)
-    axis.spines[["top", "right"]].set_visible(False)
-    return axis, lambda path: figure.savefig(path, dpi=DPI)

@@ -6,7 +6,7 @@ and the two sparse ones; each task's rows are the same for all. Three seeds on t
 
 from __future__ import annotations
 
-from adaptree import plots
+from adaptree.experiments import summary
 from adaptree.experiments.grid import Grid
 from adaptree.experiments.tasks import Task, whole
 
@@ -29,5 +29,5 @@ grid = Grid(
     rows=500,
     epochs=5,
     more_seeds={"crowdflower_corporate_messaging": 3, "rte": 3},
-    draw=lambda rows, path: plots.behind(rows, path, reference="full fine-tuning"),
+    draw=lambda rows, path: summary.tradeoff(rows, path, title="Every way of tuning, 500 rows a task", tasks=7),
 )  # fmt: skip

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from adaptree import plots
+from adaptree.compare.choose import pareto
 from adaptree.compare.files import write as write_json
 from adaptree.compare.files import writing
 from adaptree.compare.report import part_of
@@ -34,6 +36,7 @@ def rows(results: Sequence[Result], reference: str) -> list[Row]:
             "family": of[0]["family"],
             "outside": of[0]["outside"],
             "trained": statistics.fmean(row["trained"] for row in of),
+            "base": of[0]["parameters"]["base"] if not of[0]["outside"] else 0,
             "percent": statistics.fmean(row["trained_percent"] or 0 for row in of),
             "scores": dict(zip(names, scores, strict=True)),
             "spreads": {
@@ -48,6 +51,25 @@ def rows(results: Sequence[Result], reference: str) -> list[Row]:
             row["time"] = statistics.fmean(r["seconds"] / b["seconds"] for r, b in zip(of, beside, strict=True) if b)
         found.append(row)
     return found
+
+
+def tradeoff(made: Sequence[Row], path: Path, *, title: str, tasks: int) -> None:
+    """The mean over tasks against trained parameters, as a comparison draws one task."""
+    inside = [row for row in made if not row["outside"]]
+    front = pareto([(row["trained"], row["mean"]) for row in inside])
+    points = [
+        {"label": row["method"], "family": row["family"], "trained": row["trained"], "mean": row["mean"] / 100,
+         "spread": None, "front": i in front, "hover": {}}
+        for i, row in enumerate(inside)
+    ]  # fmt: skip
+    named = {"full": "full fine-tuning", "tfidf": "TF-IDF"}
+    lines = [
+        {"name": row["method"], "label": named[row["method"]], "mean": row["mean"] / 100}
+        for row in made
+        if row["method"] in named
+    ]
+    metric = f"mean test score over {tasks} tasks"
+    plots.tradeoff(points, lines, path.parent, metric=metric, title=title, base=inside[0]["base"], page=False)
 
 
 def _points(row: Mapping[str, Any], result: Result) -> float:
