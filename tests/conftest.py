@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 # Set before torch is imported, and inherited by the commands that tests start; CI may say otherwise.
@@ -12,3 +15,18 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 settings.register_profile("adaptree", deadline=None)
 settings.load_profile("adaptree")
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A comparison's cells run in this process, which is fast; their methods are listed as they run."""
+    from adaptree.compare import cells
+
+    found: list[str] = []
+
+    def run(path: Path) -> None:
+        found.append(json.loads(path.read_text())["asked"]["method"])
+        cells.run_cell(path)
+
+    monkeypatch.setattr(cells, "_run", run)
+    return found

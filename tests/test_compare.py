@@ -36,19 +36,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Cells run in this process, which is fast; their methods are listed as they run."""
-    found: list[str] = []
-
-    def run(path: Path) -> None:
-        found.append(json.loads(path.read_text())["asked"]["method"])
-        cells.run_cell(path)
-
-    monkeypatch.setattr(cells, "_run", run)
-    return found
-
-
-@pytest.fixture
 def run(world: Path, tmp_path: Path) -> Callable[..., dict[str, Any]]:
     def start(*methods: str, **changes: Any) -> dict[str, Any]:
         options = {"base": world / "base", "out": tmp_path / "out", "seeds": 2, "epochs": [1], **changes}

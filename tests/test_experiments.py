@@ -14,7 +14,6 @@ import pytest
 
 from adaptree import experiments, plots
 from adaptree.cli import main
-from adaptree.compare import cells
 from adaptree.errors import DataError, UsageError
 from adaptree.experiments import comparison, kinds, layers, summary
 from adaptree.experiments.grid import Grid
@@ -56,20 +55,8 @@ def grid() -> Grid:
 
 
 @pytest.fixture
-def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    found: list[str] = []
-
-    def run(path: Path) -> None:
-        found.append(json.loads(path.read_text())["asked"]["method"])
-        cells.run_cell(path)
-
-    monkeypatch.setattr(cells, "_run", run)
-    return found
-
-
-@pytest.fixture
 def run(world: Path, grid: Grid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    monkeypatch.setattr(comparison, "grid", grid)
+    monkeypatch.setattr(comparison, "run", grid.run)
 
     def start(**changes: Any) -> str:
         return experiments.run("comparison", world / "data", tmp_path / "out", base=world / "base", **changes)
@@ -163,6 +150,7 @@ def test_bad_input_is_one_line(
         (["experiment", "comparison"], "ADAPTREE_DATA"),
         (["experiment", "comparison", "--data", "."], "sick/train.jsonl.xz"),
         (["experiment", "comparison", "--data", ".", "--task", "sik"], "sick"),
+        (["experiment", "comparison", "--data", ".", "--resume"], "nothing is begun in 'comparison'"),
     ):
         assert main(words) != 0
         err = capsys.readouterr().err
@@ -195,12 +183,14 @@ def test_kinds_are_trained_by_the_command_and_their_cells_are_kept(
     works = (kinds.Work("t", "t/train.jsonl.xz", None, epochs=1, rows=16, test_rows=5, methods=("head", "houlsby:4")),)
     monkeypatch.setattr(kinds, "WORKS", works)
     page = experiments.run("kinds", tmp_path / "data", tmp_path / "out", base=base, threads=1, command="adaptree …")
-    assert page.count("| t | tag | 16, 5 |") == 2
-    kept = tmp_path / "out" / "t" / "head.json"
+    assert page.count("| t | tag | base | 16, 5 |") == 2
+    kept = tmp_path / "out" / "t" / "head-0.json"
     before = kept.stat().st_mtime_ns
     assert experiments.run("kinds", tmp_path / "data", tmp_path / "out", base=base, command="adaptree …") == page
     assert kept.stat().st_mtime_ns == before
-    (tmp_path / "out" / "t" / "houlsby-4.json").unlink()
+    twice = experiments.run("kinds", tmp_path / "data", tmp_path / "out", base=base, threads=1, seeds=2)
+    assert [line.split(" | ")[5] for line in twice.splitlines() if line.startswith("| t ")] == ["0", "1", "0", "1"]
+    (tmp_path / "out" / "t" / "houlsby-4-0.json").unlink()
     monkeypatch.setattr(kinds, "WORKS", (dataclasses.replace(works[0], options=("--kind", "answer")),))
     with pytest.raises(DataError, match=r"t with houlsby:4: .*kind answer"):
         experiments.run("kinds", tmp_path / "data", tmp_path / "out", base=base)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 
+from adaptree.training.settings import top_third
 from benchmarks.runs import FLOOR, OURS, Setup, answering, bottlenecks, command, kept, per_epoch, score, training, wall
 from benchmarks.table import Amount, Measurement, Run, Table
 
@@ -14,7 +15,7 @@ def tables(setup: Setup) -> list[Table]:
     fast = "adaptree --fast"
     peers = {label: run for label, run in bottlenecks(setup).items() if label.startswith("adapters")}
     whole = {fast: command(setup, "--fast"), OURS: command(setup), **peers}
-    top = max(1, round(setup.depth / 3))
+    top = top_third(setup.depth)
     found = [
         Table(
             title=f"{setup.epochs} epochs with --fast, from start to saved task",

@@ -68,7 +68,7 @@ def score(kind: str, gold: Values, predicted: Values, *, labels: Sequence[Label]
     f1, precision and recall are there for two labels, and are the second's. Macro F1 is over the labels that occur.
     regress: numbers.
     """
-    _of_kind(kind)
+    _of_one(kind)
     _same_length(gold, predicted)
     if kind == "classify":
         cells, counts, k = _table(gold, predicted, labels)
@@ -97,7 +97,7 @@ def intervals(
         )
     if len(gold) == 0:
         return dict.fromkeys(score(kind, gold, predicted, labels=labels), (0.0, 0.0))
-    _of_kind(kind)
+    _of_one(kind)
     _same_length(gold, predicted)
     rng = np.random.default_rng(seed)
     parts: list[dict[str, Floats]] = []
@@ -247,6 +247,12 @@ def _chunks(resamples: int, width: int) -> Iterator[int]:
 def _same_length(gold: Values, predicted: Values) -> None:
     if len(gold) != len(predicted):
         raise DataError(f"{len(gold)} gold values but {len(predicted)} predicted.", hint="Give one of each a row.")
+
+
+def _of_one(kind: str) -> None:
+    """The other kinds score themselves."""
+    if kind not in ("classify", "regress"):
+        raise UsageError(f"no score for kind '{kind}' here; there are classify and regress.", hint=near(kind, METRICS))
 
 
 def _of_kind(kind: str) -> tuple[str, ...]:

@@ -85,7 +85,7 @@ class Record:
     version: int = 0
     """0 until a store gives it one."""
     kind: str
-    """'classify', 'regress', or 'attached' for a task taken from a user's own Hugging Face model."""
+    """'classify', 'tag', … (docs/kinds.md), or 'attached' for a task taken from a user's own Hugging Face model."""
     labels: list[str | int] = field(default_factory=list)
     method: str
     base: dict[str, Any]
@@ -93,7 +93,7 @@ class Record:
     pooling: str = ""
     max_length: int = 0
     columns: dict[str, Any] = field(default_factory=dict)
-    """text, pair, label"""
+    """which columns were read, by what they are: text, pair and label, or what the kind's files have"""
     data: dict[str, Any] = field(default_factory=dict)
     """name, digest, rows, train, validation, test, truncated, left_out; label_counts where known"""
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)

@@ -27,6 +27,9 @@ def experiment(
     ] = None,
     task: Annotated[list[str] | None, typer.Option("--task", help="Only this one; give it several times.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Default: the experiment's.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Only go on with what is begun there; without it, begin if need be.")
+    ] = False,
     base: options.BaseOption = "minilm",
     threads: options.Threads = None,
     quiet: options.Quiet = False,
@@ -42,6 +45,8 @@ def experiment(
     if where is None:
         raise UsageError("which data? Give the folder of the datasets.", hint="--data DIR, or ADAPTREE_DATA")
     place = folder or Path(name)
+    if resume and not place.is_dir():
+        raise UsageError(f"nothing is begun in '{place}'.", hint="Leave out --resume, or name its folder: --out DIR")
     try:
         page = experiments.run(
             name, where, place, tasks=task or (), seeds=seeds, base=base or "minilm", threads=threads,

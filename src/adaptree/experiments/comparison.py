@@ -31,3 +31,4 @@ grid = Grid(
     more_seeds={"crowdflower_corporate_messaging": 3, "rte": 3},
     draw=lambda rows, path: summary.tradeoff(rows, path, title="Every way of tuning, 500 rows a task", tasks=7),
 )  # fmt: skip
+run = grid.run

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from adaptree.compare import compare
 from adaptree.compare.files import read
 from adaptree.experiments import summary
-from adaptree.experiments.tasks import Task, files, named
+from adaptree.experiments.tasks import Asked, Task, files, named
 
 
 @dataclass(frozen=True)
@@ -29,26 +28,20 @@ class Grid:
     more_seeds: Mapping[str, int] = field(default_factory=dict)
     """By task, where there are more."""
 
-    def run(
-        self,
-        data: Path,
-        out: Path,
-        *,
-        tasks: Sequence[str],
-        seeds: int | None,
-        base: str | Path,
-        threads: int | None,
-        command: str,
-        on_event: Callable[[dict[str, Any]], None],
-    ) -> str:
-        for task in named(tasks, self.tasks):
-            train, test = files(task, data, out / "rows")
-            on_event({"event": "note", "text": task.name})
+    def run(self, asked: Asked) -> str:
+        out = asked.out
+        for task in named(asked.tasks, self.tasks):
+            train, test = files(task, asked.data, out / "rows")
+            asked.on_event({"event": "note", "text": task.name})
             compare(
                 train, test=test, methods=self.methods, out=out / task.name, rows=self.rows, epochs=(self.epochs,),
-                base=base, seeds=seeds or self.more_seeds.get(task.name, self.seeds), threads=threads, title=task.name,
-                command=command, on_event=on_event,
+                base=asked.base, seeds=asked.seeds or self.more_seeds.get(task.name, self.seeds),
+                threads=asked.threads, title=task.name, command=asked.command, on_event=asked.on_event,
             )  # fmt: skip
+        return self.summarise(out, asked.command)
+
+    def summarise(self, out: Path, command: str) -> str:
+        """One table and one figure over the tasks that are done."""
         done = [path for task in self.tasks if (path := out / task.name / "results.json").is_file()]
         return summary.write(
             [read(path) for path in done], out, title=self.title, reference=self.reference, command=command,

@@ -6,19 +6,19 @@ train` in a process of its own, and its JSON is what is kept.
 
 from __future__ import annotations
 
+import itertools
 import json
-import lzma
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from adaptree.compare.files import read, write, writing
 from adaptree.errors import DataError
-from adaptree.experiments.tasks import named
+from adaptree.experiments.tasks import Asked, lines_of, named
 
 METHODS = ("head", "houlsby:64", "full")
 
@@ -50,47 +50,35 @@ WORKS = (
 )  # fmt: skip
 
 
-class _Kinds:
-    """What the experiment's module offers, as the others do with their grids."""
-
-    def run(
-        self,
-        data: Path,
-        out: Path,
-        *,
-        tasks: Sequence[str],
-        seeds: int | None,
-        base: str | Path,
-        threads: int | None,
-        command: str,
-        on_event: Callable[[dict[str, Any]], None],
-    ) -> str:
-        for work in named(tasks, WORKS):
-            train, test = cut(work, data, out / "rows")
-            for method in work.methods:
-                path = out / work.name / f"{method.replace(':', '-')}.json"
-                if read(path).get("metrics") is None:
-                    on_event({"event": "note", "text": f"{work.name}, {method}"})
-                    _train(work, method, train, test, path, base, threads)
-        page = table(out, command)
-        with writing(out / "table.md"):
-            (out / "table.md").write_text(page)
-        return page
+def run(asked: Asked) -> str:
+    out = asked.out
+    for work in named(asked.tasks, WORKS):
+        train, test = cut(work, asked.data, out / "rows")
+        for method in work.methods:
+            for seed in range(asked.seeds or 1):
+                if read(path := cell(out, work, method, seed)).get("metrics") is None:
+                    asked.on_event({"event": "note", "text": f"{work.name}, {method}, seed {seed}"})
+                    _train(work, method, seed, train, test, path, asked)
+    page = table(out, asked.command)
+    with writing(out / "table.md"):
+        (out / "table.md").write_text(page)
+    return page
 
 
-grid = _Kinds()
+def cell(out: Path, work: Work, method: str, seed: int) -> Path:
+    return out / work.name / f"{method.replace(':', '-')}-{seed}.json"
 
 
 def cut(work: Work, data: Path, out: Path) -> tuple[Path, Path]:
     """The work's rows to train and to test on, as files of their own: samples drawn with seed 0."""
     source = data / work.train
-    rows = _rows(source)
+    rows = lines_of(source)
     if work.test is None:
         random.Random(0).shuffle(rows)
         held = work.test_rows or len(rows) // 10
         test, rows = rows[:held], rows[held:]
     else:
-        test = _sample(_rows(data / work.test), work.test_rows)
+        test = _sample(lines_of(data / work.test), work.test_rows)
     suffix = ".txt" if ".txt" in source.suffixes else ".jsonl"
     out.mkdir(parents=True, exist_ok=True)
     paths = out / f"{work.name}-train{suffix}", out / f"{work.name}-test{suffix}"
@@ -103,27 +91,12 @@ def _sample(rows: list[str], most: int | None) -> list[str]:
     return rows if most is None or len(rows) <= most else random.Random(0).sample(rows, most)
 
 
-def _rows(path: Path) -> list[str]:
-    """The lines of a file; of SQuAD's JSON one for each question."""
-    from adaptree.data.squad import read_squad
-
-    try:
-        with lzma.open(path, "rt") as file:
-            if ".json" in path.suffixes:
-                return [json.dumps(row) for _, row in read_squad(json.load(file))]
-            return [line.strip() for line in file if line.strip()]
-    except OSError as error:
-        raise DataError(
-            f"{path.parent.name}/{path.name} is not there: {error.strerror or error}.",
-            hint="Give the folder of the datasets: --data DIR, or ADAPTREE_DATA.",
-        ) from None
-
-
-def _train(work: Work, method: str, train: Path, test: Path, path: Path, base: str | Path, threads: int | None) -> None:
+def _train(work: Work, method: str, seed: int, train: Path, test: Path, path: Path, asked: Asked) -> None:
     words = [
         sys.executable, "-m", "adaptree", "train", str(train), "--test", str(test), "--name", work.name,
-        "--method", method, "--epochs", str(work.epochs), "--base", str(base), "--format", "json", "--quiet",
-        "--store", str(path.parent / "store"), *work.options, *(("--threads", str(threads)) if threads else ()),
+        "--method", method, "--epochs", str(work.epochs), "--seed", str(seed), "--base", str(asked.base), "--format",
+        "json", "--quiet", "--store", str(path.parent / "store"), *work.options,
+        *(("--threads", str(asked.threads)) if asked.threads else ()),
     ]  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL)
@@ -140,25 +113,29 @@ def _count(path: Path) -> int:
 def table(out: Path, command: str) -> str:
     """Every cell that is done."""
     lines = [
-        "# Every kind of task, on minilm",
+        "# Every kind of task",
         "",
-        "Test scores with 95 % bootstrap intervals; one seed. A fifth of the training rows chose the best epoch.",
+        "Test scores with 95 % bootstrap intervals. A fifth of the training rows chose the best epoch.",
         "",
-        "| task | kind | rows to train, to test | method | scores on test | trained | seconds |",
-        "|---|---|---|---|---|---|---|",
+        "| task | kind | base | rows to train, to test | method | seed | scores on test | trained | seconds |",
+        f"|{'---|' * 9}",
     ]
     for work in WORKS:
         for method in work.methods:
-            found = read(out / work.name / f"{method.replace(':', '-')}.json")
-            if "metrics" not in found:
-                continue
-            spans = found["intervals"]["test"]
-            scores = ", ".join(
-                f"{name.replace('_', ' ')} {value:.3f}"
-                + (f" ({spans[name][0]:.3f}-{spans[name][1]:.3f})" if name in spans else "")
-                for name, value in found["metrics"]["test"].items()
-            )
-            rows = f"{found['train_rows']:,}, {found['test_rows']:,}"
-            cells = [work.name, found["kind"], rows, method, scores, f"{found['trained_percent']:.2f} %"]
-            lines.append(f"| {' | '.join([*cells, format(found['seconds'], '.0f')])} |")
+            done = itertools.takewhile(Path.is_file, (cell(out, work, method, seed) for seed in itertools.count()))
+            lines += [_line(work, method, read(path)) for path in done]
     return "\n".join([*lines, "", *([f"Made by `{command}`."] if command else [])]) + "\n"
+
+
+def _line(work: Work, method: str, found: Mapping[str, Any]) -> str:
+    spans = found["intervals"]["test"]
+    scores = ", ".join(
+        f"{name.replace('_', ' ')} {value:.3f}"
+        + (f" ({spans[name][0]:.3f}-{spans[name][1]:.3f})" if name in spans else "")
+        for name, value in found["metrics"]["test"].items()
+    )
+    rows = f"{found['train_rows']:,}, {found['test_rows']:,}"
+    cells = [work.name, found["kind"], found["base"], rows, method, str(found["seed"]), scores]
+    return (
+        f"| {' | '.join([*cells, format(found['trained_percent'], '.2f') + ' %', format(found['seconds'], '.0f')])} |"
+    )

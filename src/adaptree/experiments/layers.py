@@ -25,3 +25,4 @@ grid = Grid(
     seeds=3,
     draw=lambda rows, path: plots.layers(rows, path, (*TOPS, 6)),
 )
+run = grid.run

@@ -5,12 +5,29 @@ from __future__ import annotations
 import json
 import lzma
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from adaptree.data.squad import read_squad
 from adaptree.errors import DataError, UsageError, near
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a user asks of an experiment."""
+
+    data: Path
+    out: Path
+    tasks: Sequence[str] = ()
+    """Only these; all when there are none."""
+    seeds: int | None = None
+    """None: as many as the experiment says."""
+    base: str | Path = "minilm"
+    threads: int | None = None
+    command: str = ""
+    on_event: Callable[[dict[str, Any]], None] = lambda event: None
 
 
 class Named(Protocol):
@@ -57,16 +74,23 @@ def files(task: Task, data: Path, out: Path) -> tuple[Path, Path]:
 
 def _lines(path: Path) -> list[str]:
     """The file's rows with a label, each as one line; columns that are no text and no label are left out."""
+    kept = ("text", "text_a", "text_b", "label")
+    rows = [json.loads(line) for line in lines_of(path)]
+    return [json.dumps({key: row[key] for key in kept if key in row}) for row in rows if row.get("label") is not None]
+
+
+def lines_of(path: Path) -> list[str]:
+    """The lines of a packed file that are not blank; of SQuAD's JSON one for each question."""
     try:
         with lzma.open(path, "rt") as file:
-            rows = [json.loads(line) for line in file]
+            if ".json" in path.suffixes:
+                return [json.dumps(row) for _, row in read_squad(json.load(file))]
+            return [line.strip() for line in file if line.strip()]
     except OSError as error:
         raise DataError(
             f"{path.parent.name}/{path.name} is not there: {error.strerror or error}.",
             hint="Give the folder of the datasets: --data DIR, or ADAPTREE_DATA.",
         ) from None
-    kept = ("text", "text_a", "text_b", "label")
-    return [json.dumps({key: row[key] for key in kept if key in row}) for row in rows if row.get("label") is not None]
 
 
 def named(names: Sequence[str], tasks: Sequence[T]) -> list[T]:

@@ -12,26 +12,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from adaptree import metrics
-from adaptree.data.encode import Encoder
 from adaptree.kinds import windows
-from adaptree.kinds.kind import Kind, Out, Prediction, Unit, as_tensor
+from adaptree.kinds.kind import Out, Prediction, Unit, as_tensor
+from adaptree.kinds.windows import Windowed
 
 
 @dataclass(frozen=True)
-class Classify(Kind):
+class Classify(Windowed):
     """Its golds and answers are positions in the labels."""
 
     name: ClassVar[str] = "classify"
     labels: tuple[str | int, ...]
     windows: bool = False
     """Whether a long text is read whole, in windows whose votes are pooled, and not cut."""
-
-    @property
-    def single(self) -> bool:
-        return not self.windows
-
-    def units(self, encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Unit]:
-        return (windows.units if self.windows else super().units)(encoder, inputs, max_length)
 
     def _votes(self, out: Out, units: Sequence[Unit]) -> Tensor:
         assert isinstance(out, Tensor)

@@ -78,7 +78,7 @@ class Kind(ABC):
 
     def units(self, encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Unit]:
         """What is computed for each input."""
-        return [[row] for row in encoder.encode(inputs, max_length)]
+        return [[row] for row in encoder.encode(as_texts(inputs), max_length)]
 
     def init(self, d: int, generator: torch.Generator) -> dict[str, Tensor]:
         """The head at birth."""

@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from adaptree.data.encode import Encoder
 from adaptree.kinds.kind import Kind, Out, Unit
 from adaptree.scoring import bootstrap
 
@@ -44,10 +43,6 @@ class Labels(Kind):
     @property
     def width(self) -> int:
         return len(self.labels)
-
-    def units(self, encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Unit]:
-        texts = [tuple(given) if isinstance(given, list) else given for given in inputs]
-        return super().units(encoder, texts, max_length)
 
     def loss(self, out: Out, units: Sequence[Unit], golds: Any, weights: Tensor | None = None) -> Tensor:
         assert isinstance(out, Tensor)

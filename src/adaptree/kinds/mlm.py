@@ -6,7 +6,7 @@ The output layer is tied to the base's word embeddings; a small transform before
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -63,8 +63,8 @@ class Mlm(Kind):
     draws: ClassVar[bool] = True
     vocabulary: int
     mask_id: int
-    words: tuple[str, ...] = ()
-    """Nothing in equality: the tokenizer says them again."""
+    words: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    """Every piece by its number, as the tokenizer says it."""
     share: float = 0.15
     whole_words: bool = False
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from adaptree import metrics
-from adaptree.data.encode import Encoder
 from adaptree.errors import UsageError
 from adaptree.kinds.kind import Kind, Out, Unit
 
@@ -43,10 +42,6 @@ class Numbers(Kind):
     @property
     def width(self) -> int:
         return len(self.targets)
-
-    def units(self, encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Unit]:
-        texts = [tuple(given) if isinstance(given, list) else given for given in inputs]
-        return super().units(encoder, texts, max_length)
 
     def loss(self, out: Out, units: Sequence[Unit], golds: Any, weights: Tensor | None = None) -> Tensor:
         assert isinstance(out, Tensor)

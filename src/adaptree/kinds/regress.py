@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor
 
-from adaptree.data.encode import Encoder
 from adaptree.errors import UsageError
 from adaptree.kinds import windows
-from adaptree.kinds.kind import Kind, Out, Prediction, Unit, as_tensor
+from adaptree.kinds.kind import Out, Prediction, Unit, as_tensor
+from adaptree.kinds.windows import Windowed
 
 
 @dataclass(frozen=True)
-class Regress(Kind):
+class Regress(Windowed):
     """Trained on standardised targets: an output of 1 is one standard deviation above the mean."""
 
     name: ClassVar[str] = "regress"
@@ -24,13 +24,6 @@ class Regress(Kind):
     std: float
     windows: bool = False
     """Whether a long text is read whole, in windows of which the mean counts, and not cut."""
-
-    @property
-    def single(self) -> bool:
-        return not self.windows
-
-    def units(self, encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Unit]:
-        return (windows.units if self.windows else super().units)(encoder, inputs, max_length)
 
     def _means(self, out: Out, units: Sequence[Unit]) -> Tensor:
         assert isinstance(out, Tensor)

@@ -11,10 +11,23 @@ from torch import Tensor
 
 from adaptree.data.encode import Encoder
 from adaptree.errors import UsageError
-from adaptree.kinds.kind import Unit
+from adaptree.kinds.kind import Kind, Unit
 
 OVERLAP = 8
 """A window shares one part in this many with the next one."""
+
+
+class Windowed(Kind):
+    """A kind whose long texts can be read whole, where it has `windows`."""
+
+    windows: bool
+
+    @property
+    def single(self) -> bool:
+        return not self.windows
+
+    def units(self, encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Unit]:
+        return (units if self.windows else super().units)(encoder, inputs, max_length)
 
 
 def units(encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Unit]:
