@@ -9,7 +9,7 @@ from adaptree.experiments.tasks import Task, whole
 TOPS = (1, 2, 3, 4)
 
 grid = Grid(
-    title="Score and time against the layers trained, on six tasks",
+    title="Score and time against the layers trained",
     tasks=(
         whole("sms_spam"),
         Task("sst2", test="validation"),
