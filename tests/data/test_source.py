@@ -164,6 +164,7 @@ def test_bad_rows_are_one_line(rows: list[dict[str, Any]], options: dict[str, An
     with pytest.raises(DataError) as caught:
         open_data(rows, **options)
     assert said in str(caught.value)
+    assert "docs/" not in str(caught.value)  # which an installed package does not have
     assert "\n" not in str(caught.value)
 
 

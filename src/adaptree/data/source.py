@@ -186,9 +186,7 @@ def _form(
         form = _class("mlm").guess(names, sample, said)
     if form is None and kind in FORMS:
         listed = ", ".join(f"'{column}'" for column in names[:20])
-        raise DataError(
-            f"'{name}' has not what kind {kind} needs; its columns are {listed}.", hint=f"See docs/{kind}.md."
-        )
+        raise DataError(f"'{name}' has not what kind {kind} needs; its columns are {listed}.", hint=_class(kind).needs)
     return form
 
 

@@ -72,7 +72,9 @@ def depth_for(method: Method, host: Host, touched: Iterable[str], settings: Sett
         if depth == 1:
             raise Unfit("this base has one layer, and it is trained")
         top = f"top:{top_third(depth)}"
-        raise Unfit(f"all layers are trained; --fast, or --layers {top}, leaves the lower ones alone")
+        raise Unfit(
+            f"all layers are trained; --fast, or --layers {top}, leaves the lower ones alone, at a price in score"
+        )
     lower = tuple(f"{path}." for path in host.sites.layers[:lowest])
     if any(f"{path}.".startswith(lower) for path in touched):  # a plug-in's, perhaps
         raise Unfit(f"{method.name} acts below layer {lowest}, the lowest that it says it touches")

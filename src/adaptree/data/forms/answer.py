@@ -35,6 +35,7 @@ class AnswerForm(Form):
     """Inputs are {"question", "context"}, golds {"answers": [{"text", "start"}], "id"}, [] where there is no answer."""
 
     kind: ClassVar[str] = "answer"
+    needs: ClassVar[str] = "A question, a context, and an answer that stands in it."
     asked: ClassVar[tuple[str, ...]] = ("question", "context")
 
     @classmethod

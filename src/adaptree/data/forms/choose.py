@@ -27,6 +27,7 @@ class ChooseForm(Form):
     """
 
     kind: ClassVar[str] = "choose"
+    needs: ClassVar[str] = "A question, its choices (a list, or option1, option2, …), and which is right."
     asked: ClassVar[tuple[str, ...]] = ("text", "choices", "choice0", "choice1")
     counted_from: int = 0
     """What number the first choice has, where the right one is given by number."""

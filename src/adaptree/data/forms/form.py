@@ -15,6 +15,8 @@ class Form(ABC):
     """The form of one file. Inputs and golds are plain JSON values: they are kept as bytes, read back when needed."""
 
     kind: ClassVar[str]
+    needs: ClassVar[str]
+    """What a file of this kind has, for whoever gave another."""
     asked: ClassVar[tuple[str, ...]] = ("text",)
     """Which of the columns an input is made of."""
     nothing: ClassVar[Any] = None

@@ -23,6 +23,7 @@ class LabelsForm(Form):
     """A list of labels in one column, or a text in which a mark separates them, or a column of 0 and 1 for each."""
 
     kind: ClassVar[str] = "classify"
+    needs: ClassVar[str] = "A text, and a list of labels."
 
     @classmethod
     def guess(cls, names: Sequence[str], sample: Sequence[Row], said: Mapping[str, str | None]) -> Form | None:

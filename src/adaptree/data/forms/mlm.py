@@ -16,6 +16,7 @@ class MlmForm(Form):
     """One column of text; no labels."""
 
     kind: ClassVar[str] = "mlm"
+    needs: ClassVar[str] = "A column of text."
     nothing: ClassVar[Any] = ""
 
     @classmethod

@@ -18,6 +18,7 @@ class NumbersForm(Form):
     """A column for each number (--label warmth,fear), or one column that holds lists of them."""
 
     kind: ClassVar[str] = "regress"
+    needs: ClassVar[str] = "A text, and several columns of numbers."
 
     @classmethod
     def guess(cls, names: Sequence[str], sample: Sequence[Row], said: Mapping[str, str | None]) -> Form | None:

@@ -38,6 +38,7 @@ class TagForm(Form):
     """Its inputs are words, with their places where they come from a text; its golds are tags in IOB2, or plain."""
 
     kind: ClassVar[str] = "tag"
+    needs: ClassVar[str] = "A word and a tag each: lists in tokens and tags, CoNLL columns, or a text with spans."
     nothing: ClassVar[Any] = {"tokens": [], "text": "", "offsets": []}  # nobody writes to it
     scheme: str = "IOB2"
     """How the file writes its tags."""
