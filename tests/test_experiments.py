@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from adaptree import experiments, plots
+from adaptree import experiments
 from adaptree.cli import main
+from adaptree.compare.cells import full_spelling
 from adaptree.errors import DataError, UsageError
-from adaptree.experiments import comparison, kinds, layers, summary
+from adaptree.experiments import comparison, fast, figures, kinds, layers, summary
 from adaptree.experiments.grid import Grid
 from adaptree.experiments.tasks import TEST, Task, files, whole
 from tests.bases import tiny_base, words_csv
@@ -128,7 +129,23 @@ def test_a_method_that_failed_on_one_task_is_in_no_mean() -> None:
 
 def test_the_figure_of_layers_is_drawn(tmp_path: Path) -> None:
     rows = [{"scores": {"a": 1.0, "b": 2.0}, "behind": {"a": 1.0, "b": 0.0}, "time": k / 6} for k in (1, 2, 6)]
-    plots.layers(rows, tmp_path / "figure.png", (1, 2, 6))
+    figures.layers(rows, tmp_path / "figure.png", (1, 2, 6))
+    assert (tmp_path / "figure.png").stat().st_size > 5000
+
+
+def test_the_figure_of_two_ways_beside_each_other_is_drawn(tmp_path: Path) -> None:
+    spreads = {"a": 0.5, "b": None}
+    rows = [
+        {
+            "method": name,
+            "scores": {"a": 1.0, "b": 2.0},
+            "behind": {"a": 1.0, "b": 0.0},
+            "time": 0.5,
+            "spreads": spreads,
+        }
+        for name in ("one", "two")
+    ]
+    figures.beside(rows, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 5000
 
 
@@ -165,13 +182,9 @@ def test_no_data_and_no_such_task_are_refused_in_python(tmp_path: Path) -> None:
         experiments.run("layers", tmp_path, tmp_path / "out", tasks=["x"])
 
 
-@pytest.mark.parametrize("module", [comparison, layers])
+@pytest.mark.parametrize("module", [comparison, fast, layers])
 def test_the_methods_of_an_experiment_are_known(module: Any) -> None:
-    from adaptree.methods import parse
-
-    for method in module.grid.methods:
-        assert parse(method)
-    assert str(parse(module.grid.reference)) in {str(parse(method)) for method in module.grid.methods}
+    assert full_spelling(module.grid.reference) in {full_spelling(method) for method in module.grid.methods}
 
 
 def test_kinds_are_trained_by_the_command_and_their_cells_are_kept(

@@ -88,7 +88,7 @@ def train(
 ) -> Bound:
     """Turn labelled data into a task over a base; with a `store` it is kept there and a stopped run can be resumed.
 
-    `fast` trains only the top layers, on states of the lower ones that are computed once. `search` first tries so many
+    `fast` trains fewer layers in quicker steps, where that costs no score. `search` first tries so many
     settings on a part of the training rows. `settings` are the fields of `adaptree.training.settings.Settings`. Events
     (dicts) tell `on_event` how it goes.
     """
@@ -125,6 +125,7 @@ def train(
     from adaptree import kinds
     from adaptree.kinds.encoded import Encoded
     from adaptree.training import checkpoint
+    from adaptree.training.fast import preset
     from adaptree.training.finish import Part, finish
     from adaptree.training.loop import fit
     from adaptree.training.search import search as run_search
@@ -141,7 +142,7 @@ def train(
         parts["test"] = Part(tester, np.arange(len(tester)))
     base = base_of(base, device, threads, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
     if fast:
-        how = _fast(how, base, on_event)
+        how, asked = preset(how, asked, base, table, lambda text: on_event(_note(text)))
     how.chosen(base.host.sites)
     chosen = asked.resolved(
         rows=len(parts["train"]),
@@ -213,26 +214,6 @@ def train(
         if fitted.finished:
             checkpoint.remove(folder)
     return base.bind(task)
-
-
-def _fast(method: Method, base: Base, on_event: Callable[[Event], None]) -> Method:
-    """The same method in the top third of the layers: the upper ones matter most (Houlsby et al., §3.6)."""
-    from adaptree.training.settings import top_third
-
-    if method.layers is not None or method.name == "top":
-        raise UsageError(
-            f"--fast chooses the layers, and {method} says which.", hint="Leave out --fast, or the layers."
-        )
-    depth = base.host.sites.depth
-    if method.outside or method.lowest(base.host.sites):
-        on_event(_note(f"--fast changes nothing: {method.name} leaves the lower layers alone already."))
-        return method
-    if depth == 1:
-        on_event(_note("--fast changes nothing: this base has one layer."))
-        return method
-    top = top_third(depth)
-    on_event(_note(f"--fast: only the top {top} of {depth} layers are trained."))
-    return parse(method, layers=f"top:{top}")
 
 
 def run_folder(store: Store, name: str) -> Path:

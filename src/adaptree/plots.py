@@ -389,31 +389,3 @@ def _short(value: float) -> str:
         if value >= size:
             return f"{value / size:g} {unit}"
     return f"{value:g}"
-
-
-def layers(rows: Sequence[Mapping[str, Any]], path: Path, counts: Sequence[int]) -> None:
-    """Points and time against the layers trained, `counts` of them in each row; the last row is all."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.5, 3.8), layout="constrained")
-    FigureCanvasAgg(figure)
-    score, time = figure.subplots(1, 2)
-    for name in rows[0]["scores"]:
-        score.plot(counts, [-row["behind"][name] for row in rows], color="#c3cad2", lw=1, marker="o", ms=3)
-    score.plot(counts, [_mean_gain(row) for row in rows], color=FRONT, lw=2, marker="o", label="mean of the tasks")
-    score.axhline(0, color=FULL, ls="--", lw=1.2)
-    score.axhline(-0.5, color=FULL, ls=":", lw=1)
-    score.set(title="Points against all layers, test", xlabel="layers trained, from the top")
-    score.legend(frameon=False, fontsize=8)
-    time.plot(counts, [row["time"] for row in rows], color=FRONT, lw=2, marker="o")
-    time.set(title="Training time, all layers = 1", xlabel="layers trained, from the top", ylim=(0, None))
-    for axis in (score, time):
-        axis.grid(alpha=0.3)
-        axis.set_xticks(counts)
-        axis.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=DPI)
-
-
-def _mean_gain(row: Mapping[str, Any]) -> float:
-    return -float(sum(row["behind"].values())) / len(row["behind"])

@@ -32,16 +32,16 @@ def test_fast_says_what_it_does_and_the_task_records_it(
 ) -> None:
     assert train(world, tmp_path, "--fast", "--format", "json") == 0
     said = capsys.readouterr()
-    assert "--fast: only the top 1 of 4 layers are trained" in said.err
-    assert "computing the 3 lower layers once for 90 texts" in said.err
-    assert json.loads(said.out)["method"] == "houlsby(size=8, layers=top:1)"
+    assert "--fast: the top 3 of 4 layers are trained" in said.err
+    assert "computing the 1 lower layer once for 90 texts" in said.err
+    assert json.loads(said.out)["method"] == "houlsby(size=8, layers=top:3)"
 
 
 def test_without_fast_it_says_what_would_be_quicker(
     world: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train(world, tmp_path) == 0
-    assert "all layers are trained; --fast, or --layers top:1, leaves the lower ones alone" in capsys.readouterr().err
+    assert "all layers are trained; --fast, or --layers top:3, leaves the lower ones alone" in capsys.readouterr().err
 
 
 def test_a_search_is_told_trial_by_trial(world: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,7 +49,7 @@ def test_a_search_is_told_trial_by_trial(world: list[str], tmp_path: Path, capsy
     assert train(world, tmp_path, "--fast", "--search", "3") == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("trial ")]
     assert [line.split()[1] for line in lines] == ["1/3", "2/3", "3/3"]
-    assert "houlsby(size=8, layers=top:1), lr 0.001" in lines[0]
+    assert "houlsby(size=8, layers=top:3), lr 0.001" in lines[0]
 
 
 @pytest.mark.parametrize(

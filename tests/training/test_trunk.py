@@ -75,7 +75,7 @@ def test_training_on_it_gives_the_same_bits_as_without_it(base: Base, data: Path
     assert not cache.exists()
     filled, said = trained(base, data, method)
     found, nothing = trained(base, data, method)
-    assert "lower layers once" in said[0]
+    assert "once for 90 texts" in said[0]
     assert nothing == []
     assert same(without, filled)
     assert same(without, found)
@@ -127,7 +127,7 @@ def test_filling_is_one_pass_over_the_distinct_texts_and_training_runs_no_lower_
 @pytest.mark.parametrize(
     ("method", "settings", "why"),
     [
-        ("houlsby:8", {}, r"all layers are trained; --fast, or --layers top:1"),
+        ("houlsby:8", {}, r"all layers are trained; --fast, or --layers top:3"),
         ("houlsby(size=8, layers=top:2)", {"dropout": True}, "dropout is on"),
         ("houlsby(size=8, layers=top:2)", {"trunk": "off"}, "switched off"),
     ],
@@ -224,7 +224,7 @@ def test_what_a_killed_process_leaves_does_no_harm(base: Base, data: Path, cache
     else:
         states.write_bytes(whole[: len(whole) // 2])
     again, notes = trained(base, data, "houlsby(size=8, layers=top:2)")
-    assert "lower layers once" in notes[0]
+    assert "once for 90 texts" in notes[0]
     assert same(good, again)
     assert states.read_bytes() == whole
     assert not list(cache.glob("*.partial"))

@@ -60,14 +60,16 @@ def train(
     class_weights: Annotated[bool, typer.Option("--class-weights", help="Give rare labels the same say.")] = False,
     dropout: Annotated[bool, typer.Option("--dropout", help="Keep the base's dropout while training.")] = False,
     accumulate: Annotated[int, typer.Option(help="Compute a batch in so many parts: less memory.")] = 1,
-    precision: Annotated[str, typer.Option(help="fp32, or bf16 where the device is quick at it.")] = "fp32",
+    precision: Annotated[
+        str | None, typer.Option(help="What steps are computed in: fp32 (default), or bf16 where that is quicker.")
+    ] = None,
     trunk: Annotated[
         str, typer.Option(help="How states below the lowest trained layer are kept: fp32 (exact), fp16 or off.")
     ] = "fp32",
     device: options.Device = "auto",
     threads: options.Threads = None,
     fast: Annotated[
-        bool, typer.Option("--fast", help="Train only the top third of the layers; compute the others once.")
+        bool, typer.Option("--fast", help="Fewer layers and quicker steps, where that costs no score.")
     ] = False,
     search: Annotated[
         int | None, typer.Option(min=1, help="First try so many settings (lr, size, epochs) on a part of the data.")

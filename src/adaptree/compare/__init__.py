@@ -22,7 +22,7 @@ from adaptree.compare.choose import pareto
 from adaptree.compare.files import write, writing
 from adaptree.data.table import load
 from adaptree.errors import UsageError
-from adaptree.methods import Method, parse
+from adaptree.methods import Method
 from adaptree.task import installed
 from adaptree.training.settings import Settings
 
@@ -63,10 +63,11 @@ def compare(
 ) -> dict[str, Any]:
     """Train every method with every seed on the same rows, choose on validation, then score the chosen on `test`.
 
-    Several values of `lr` and `epochs` are tried for each method. Cells that are finished in `out` are not run again;
+    A method may be spelled with ` --fast` after it. Several values of `lr` and `epochs` are tried for each method.
+    Cells that are finished in `out` are not run again;
     those that failed are with `retry`. The answer is what `out/results.json` holds.
     """
-    how = list(dict.fromkeys(str(parse(method)) for method in methods))
+    how = list(dict.fromkeys(cells.full_spelling(method) for method in methods))
     if not how:
         raise UsageError("nothing to compare.", hint="--method houlsby:64 --method pfeiffer")
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(dict.fromkeys(seeds))
@@ -95,7 +96,7 @@ def compare(
             "threads": threads,
         }
         for method in how
-        for settings in ([Settings(seed=numbers[0], metric=metric)] if parse(method).outside else tried)
+        for settings in ([Settings(seed=numbers[0], metric=metric)] if cells.method_of(method)[0].outside else tried)
     ]
     place = {"files": found.files, "columns": found.columns, "base": model.location, "trust": trust}
     done = cells.run_all(asked, place, folder, test is not None, retry, on_event)

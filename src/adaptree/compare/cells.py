@@ -15,7 +15,7 @@ from typing import Any
 from adaptree import api
 from adaptree.compare.files import digest, read, write
 from adaptree.errors import AdaptreeError, TrainingError
-from adaptree.methods import parse
+from adaptree.methods import Method, parse
 
 Event = dict[str, Any]
 Cell = dict[str, Any]
@@ -122,13 +122,15 @@ def _train(asked: Cell, place: Mapping[str, Any], name: str, watch: Callable[[Ev
     base = api.base_of(place["base"], asked["device"], asked["threads"], **place["trust"])
     before = _memory(start=True)
     settings = {key: value for key, value in asked["settings"].items() if value is not None}
+    method, fast = method_of(asked["method"])
     bound = api.train(
         place["files"]["train"],
         validation=place["files"]["validation"],
         **place["columns"],
         name=name,
         base=base,
-        method=asked["method"],
+        method=method,
+        fast=fast,
         store=Store(place["store"]),
         baselines=False,
         threads=asked["threads"],
@@ -173,16 +175,34 @@ def _memory(start: bool = False) -> int | None:
     return None
 
 
-def label_of(method: str) -> str:
+FAST = " --fast"
+
+
+def method_of(spelling: str | Method) -> tuple[Method, bool]:
+    """A method, and whether its spelling asks for --fast."""
+    fast = isinstance(spelling, str) and spelling.endswith(FAST)
+    return parse(spelling.removesuffix(FAST) if isinstance(spelling, str) else spelling), fast
+
+
+def full_spelling(spelling: str | Method) -> str:
+    method, fast = method_of(spelling)
+    return f"{method}{FAST}" if fast else str(method)
+
+
+def label_of(spelling: str) -> str:
     """The shortest spelling: houlsby:64 for houlsby(size=64), ia3 for ia3(scale_init=1.0)."""
-    how = parse(method)
+    how, fast = method_of(spelling)
+    return f"{_label(how)}{FAST}" if fast else _label(how)
+
+
+def _label(how: Method) -> str:
     value = getattr(how, how.main, None)
     if how == type(how)() and (isinstance(value, bool) or not isinstance(value, int)):
         return how.name
     short = f"{how.name}:{value:g}" if isinstance(value, float) else f"{how.name}:{value}"
     with contextlib.suppress(AdaptreeError):
-        return short if value is not None and parse(short) == how else method
-    return method
+        return short if value is not None and parse(short) == how else str(how)
+    return str(how)
 
 
 def said(cell: Cell) -> dict[str, Any]:

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptree import api, metrics
-from adaptree.compare.cells import Cell, Event, label_of
+from adaptree.compare.cells import Cell, Event, label_of, method_of
 from adaptree.compare.files import digest as digest_of
 from adaptree.compare.files import write
-from adaptree.methods import parse
 
 if TYPE_CHECKING:
     from adaptree.base import Base
@@ -115,7 +114,7 @@ def summary(
                     key: _mean([cell["found"][key] for cell in cells])
                     for key in ("seconds", "memory", "peak_memory", "base_memory")
                 },
-                "outside": parse(method).outside,
+                "outside": method_of(method)[0].outside,
             }
         rows.append(row)
     part = "test" if test is not None else "validation"

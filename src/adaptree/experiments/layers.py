@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from adaptree import plots
+from adaptree.experiments import figures
 from adaptree.experiments.grid import Grid
 from adaptree.experiments.tasks import Task, whole
 
@@ -23,6 +23,6 @@ grid = Grid(
     rows=600,
     epochs=10,
     seeds=3,
-    draw=lambda rows, path: plots.layers(rows, path, (*TOPS, 6)),
+    draw=lambda rows, path: figures.layers(rows, path, (*TOPS, 6)),
 )
 run = grid.run

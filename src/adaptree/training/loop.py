@@ -29,6 +29,7 @@ from adaptree.kinds.encoded import Encoded
 from adaptree.methods import Method
 from adaptree.training import checkpoint, trunk
 from adaptree.training.crew import Crew
+from adaptree.training.precision import computing_in
 from adaptree.training.settings import Settings, learning_rate
 
 Array = np.ndarray[Any, Any]
@@ -157,6 +158,7 @@ class _Run:
             settings.metric,
             settings.pooling,
         )
+        self.precision = settings.precision or "fp32"
         self.source, self.train_rows = training
         self.checker, self.validation_rows = validation
         torch.manual_seed(settings.seed)
@@ -259,7 +261,7 @@ class _Run:
         except trunk.Unfit as why:
             self.state.trunk = 0
             self._note(f"every layer runs in every epoch: {why}.")
-        exact = self.settings.trunk != "fp16" and self.settings.precision == "fp32"
+        exact = self.settings.trunk != "fp16" and self.precision == "fp32"
         if begun and not exact and self.state.trunk != before:
             raise TrainingError(
                 "the states of the lower layers cannot be kept as when this run began: it would not be the same run.",
@@ -342,7 +344,7 @@ class _Run:
             golds = self.source.golds(indices[here])
             some = [self.kind.for_training(unit, gold) for unit, gold in zip(some, golds, strict=True)]
             some = list(self.kind.drawn(some, self._number()))
-            with torch.autocast(self.device_type, torch.bfloat16, enabled=settings.precision == "bf16"):
+            with computing_in(self.precision, self.device_type):
                 rows = sum(map(len, some))
                 out = forward(self.base, some, self.kind, self.v, self.pooling, batch_size=rows, host=self.host)
             # Every input weighs the same, also in a batch that is not full.
@@ -363,7 +365,7 @@ class _Run:
 
     def _close_epoch(self) -> None:
         state = self.state
-        out, units = self.evaluate()
+        out, units = self.evaluate(self.precision)
         scored, loss, settled = _scores(self.kind, self.checker.golds(self.validation_rows), out, units)
         seen = state.seen - sum(h["rows"] for h in self._course())
         state.epoch += 1
@@ -389,7 +391,7 @@ class _Run:
             return bool(new["validation_loss"] < old["validation_loss"])
         return metrics.better(self.metric, new[self.metric], old[self.metric])
 
-    def evaluate(self) -> tuple[Out, list[Unit]]:
+    def evaluate(self, precision: str) -> tuple[Out, list[Unit]]:
         """The head's output for the validation inputs, with the weights as they are now."""
         v = {name: p.detach() for name, p in self.v.items()}
         if self.method.dynamic:
@@ -403,9 +405,9 @@ class _Run:
         units = list(self.kind.drawn(self.checker.units(mine), None))
         parts: list[Any] = []
         for start in range(0, len(units), 4096):
-            parts.append(
-                infer(self.base, units[start : start + 4096], self.kind, v, None, self.pooling, host=self.host)
-            )
+            some = units[start : start + 4096]
+            with computing_in(precision, self.device_type):
+                parts.append(infer(self.base, some, self.kind, v, None, self.pooling, host=self.host))
         self.host.model.train(training)
         if self.kind.reads_tokens:
             return [part for found in parts for part in found], units
@@ -415,10 +417,18 @@ class _Run:
     def _fit(self, *, finished: bool) -> Fit:
         v = {name: tensor.cpu() for name, tensor in self.best_v.items()}
         best = self.state.best if self.state.stage + 1 == self.method.stages else 0  # before that there is no task
+        if best and self.precision != "fp32":
+            self._answer_in_fp32()
         exact = self.settings.trunk != "fp16" or not self.state.trunk
         used = {"trunk_depth": self.state.trunk, "processes": self.crew.size, "device": self.base.device}
         out = self.best_out if exact and self.kind.single else None
         return Fit(v, self.best_kind, self.state.history, best, self.state.seconds, finished, used, out)
+
+    def _answer_in_fp32(self) -> None:
+        """What the best weights give in fp32, as the task will; its epoch was scored in less."""
+        self._take(self.best_v)
+        self.best_out, units = self.evaluate("fp32")
+        self.best_kind = self.kind.settled(self.best_out, units, self.checker.golds(self.validation_rows))
 
     def _save_if_due(self) -> None:
         if (began := time.monotonic()) - self.saved > CHECKPOINT_SECONDS * max(1.0, self.saving):

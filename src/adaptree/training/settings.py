@@ -48,8 +48,9 @@ class Settings:
     """Stop after this many batches."""
     accumulate: int = 1
     """Compute each batch in so many parts, one after the other: the same steps in less memory."""
-    precision: str = "fp32"
-    """What a training step computes in: fp32, or bf16 where the device is quick at it; answers are always in fp32."""
+    precision: str | None = None
+    """What a training step computes in: fp32 (the default), or bf16 where the device is quick at it. A task's scores
+    and answers are in fp32 always."""
     trunk: str = "fp32"
     """How states below the lowest trained layer are kept: fp32 (in fp32 steps the same bits as without), fp16, off."""
 
@@ -75,9 +76,9 @@ class Settings:
             if not good or not math.isfinite(value) or value < low or zero:
                 bound = f"above {low}" if name in ("lr", "clip") else f"of at least {low}"
                 raise UsageError(f"{name} must be a {'whole ' if whole else ''}number {bound}, not {value}.")
-        for name, choices in (("trunk", TRUNKS), ("precision", PRECISIONS)):
+        for name, choices in (("trunk", TRUNKS), ("precision", (None, *PRECISIONS))):
             if (value := getattr(self, name)) not in choices:
-                hint = near(str(value), choices) or f"There are: {', '.join(choices)}."
+                hint = near(str(value), [c for c in choices if c]) or f"There are: {', '.join(filter(None, choices))}."
                 raise UsageError(f"{name} cannot be {value!r}.", hint=hint)
         if self.seed >= 2**63:
             raise UsageError(f"seed must be less than 2**63, not {self.seed}.")
@@ -99,15 +100,16 @@ class Settings:
             max_length=self.longest(limit),
             metric=self.metric or metric,
             pooling=self.pooling or pooling,
+            precision=self.precision or "fp32",
         )
 
     def to_dict(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
-def top_third(depth: int) -> int:
-    """How many layers --fast trains, from the top."""
-    return max(1, round(depth / 3))
+def top_layers(depth: int) -> int:
+    """How many layers --fast trains, from the top: two thirds."""
+    return max(1, round(2 * depth / 3))
 
 
 def default_epochs(rows: int) -> int:

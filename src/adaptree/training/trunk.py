@@ -26,7 +26,7 @@ from adaptree.data.encode import Row
 from adaptree.errors import UsageError
 from adaptree.host import Host, probe_inputs, share
 from adaptree.methods import Method
-from adaptree.training.settings import Settings, top_third
+from adaptree.training.settings import Settings, top_layers
 
 Array = np.ndarray[Any, Any]
 FORMAT = 1
@@ -71,10 +71,8 @@ def depth_for(method: Method, host: Host, touched: Iterable[str], settings: Sett
     if not (lowest := method.lowest(host.sites)):
         if depth == 1:
             raise Unfit("this base has one layer, and it is trained")
-        top = f"top:{top_third(depth)}"
-        raise Unfit(
-            f"all layers are trained; --fast, or --layers {top}, leaves the lower ones alone, at a price in score"
-        )
+        top = f"top:{top_layers(depth)}"
+        raise Unfit(f"all layers are trained; --fast, or --layers {top}, leaves the lower ones alone")
     lower = tuple(f"{path}." for path in host.sites.layers[:lowest])
     if any(f"{path}.".startswith(lower) for path in touched):  # a plug-in's, perhaps
         raise Unfit(f"{method.name} acts below layer {lowest}, the lowest that it says it touches")
@@ -130,7 +128,8 @@ def open_trunk(
         folder.mkdir(parents=True, exist_ok=True)
         with _alone(path.with_suffix(".lock")):
             if _bytes(path) != total:
-                note(f"computing the {depth} lower layers once for {len(ordered):,} texts ({_size(total)}).")
+                lower = f"{depth} lower layer{'s' * (depth > 1)}"
+                note(f"computing the {lower} once for {len(ordered):,} texts ({_size(total)}).")
                 _evict(folder, total, keep=path)
                 _fill(base, depth, members, sizes, dtype, path, total)
             flat = np.memmap(path, dtype=dtype, mode="r")

@@ -1,0 +1,64 @@
+"""The figures of the experiments that compare one way of tuning with another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from adaptree.plots import DPI, FRONT, FULL
+
+
+def layers(rows: Sequence[Mapping[str, Any]], path: Path, counts: Sequence[int]) -> None:
+    """Points and time against the layers trained, `counts` of them in each row; the last row is all."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.5, 3.8), layout="constrained")
+    FigureCanvasAgg(figure)
+    score, time = figure.subplots(1, 2)
+    for name in rows[0]["scores"]:
+        score.plot(counts, [-row["behind"][name] for row in rows], color="#c3cad2", lw=1, marker="o", ms=3)
+    score.plot(counts, [_mean_gain(row) for row in rows], color=FRONT, lw=2, marker="o", label="mean of the tasks")
+    score.axhline(0, color=FULL, ls="--", lw=1.2)
+    score.axhline(-0.5, color=FULL, ls=":", lw=1)
+    score.set(title="Points against all layers, test", xlabel="layers trained, from the top")
+    score.legend(frameon=False, fontsize=8)
+    time.plot(counts, [row["time"] for row in rows], color=FRONT, lw=2, marker="o")
+    time.set(title="Training time, all layers = 1", xlabel="layers trained, from the top", ylim=(0, None))
+    for axis in (score, time):
+        axis.grid(alpha=0.3)
+        axis.set_xticks(counts)
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=DPI)
+
+
+def _mean_gain(row: Mapping[str, Any]) -> float:
+    return -float(sum(row["behind"].values())) / len(row["behind"])
+
+
+def beside(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """How many points each further row lies above the first, task by task and on the mean; whiskers: over seeds."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    reference, *others = rows
+    names = list(reference["scores"])
+    figure = Figure(figsize=(8.5, 1.2 + 0.42 * (len(names) + 1)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axis = figure.subplots()
+    places = [*range(len(names), 0, -1), 0]
+    for row in others:
+        gains = [-row["behind"][name] for name in names]
+        spread = [max(row["spreads"][name] or 0.0, reference["spreads"][name] or 0.0) for name in names]
+        axis.errorbar(gains, places[:-1], xerr=spread, fmt="o", color="#7d8895", capsize=3, lw=1)
+        time = f"{row['method']}: {row['time']:.2f} of the time"
+        axis.plot([_mean_gain(row)], [0], "D", color=FRONT, ms=8, label=time)
+    axis.axvline(0, color=FULL, ls="--", lw=1.2)
+    axis.axvline(-0.5, color=FULL, ls=":", lw=1)
+    axis.set_yticks(places, [*names, "mean"])
+    axis.set(title=f"Points against {reference['method']}, test", xlabel="points")
+    axis.legend(frameon=False, fontsize=8)
+    axis.grid(alpha=0.3)
+    axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=DPI)

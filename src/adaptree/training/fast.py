@@ -1,0 +1,41 @@
+"""`--fast`: less work for the same task, as far as no clear loss was measured (results/layers, results/fast)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from adaptree.base import Base
+from adaptree.data.source import Data
+from adaptree.data.table import Table
+from adaptree.errors import UsageError
+from adaptree.methods import Method, parse
+from adaptree.training.precision import quick_at_bf16
+from adaptree.training.settings import Settings, top_layers
+
+
+def preset(
+    method: Method, settings: Settings, base: Base, data: Data, note: Callable[[str], None]
+) -> tuple[Method, Settings]:
+    """The same method in fewer layers and quicker steps, where that is known to cost nothing."""
+    if method.layers is not None or method.name == "top":
+        raise UsageError(
+            f"--fast chooses the layers, and {method} says which.", hint="Leave out --fast, or the layers."
+        )
+    did = []
+    sites = base.host.sites
+    top = top_layers(sites.depth)
+    if method.outside or method.lowest(sites) or top == sites.depth:
+        pass  # the lower layers are left alone already, or there are none
+    elif isinstance(data, Table) and data.columns.pair is None:
+        method = parse(method, layers=f"top:{top}")
+        did.append(f"the top {top} of {sites.depth} layers are trained, the others computed once")
+    else:
+        note("--fast: all layers are trained; with fewer, this kind of input loses clearly.")
+    if settings.precision is None and not method.outside and quick_at_bf16(torch.device(base.device).type):
+        settings = replace(settings, precision="bf16")
+        did.append("steps are computed in bf16")
+    note(f"--fast: {', and '.join(did)}." if did else "--fast changes nothing here.")
+    return method, settings
