@@ -183,11 +183,18 @@ def test_the_lower_task_acts_first_where_the_upper_one_has_norms_too(base: Base,
         own = {key: v.get(f"norm.{site.closing}.{key}", getattr(closing, key)) for key in ("weight", "bias")}
         return F.layer_norm(x, x.shape[-1:], own["weight"], own["bias"], closing.eps)
 
-    def step(r: Tensor, v: dict[str, Tensor]) -> Tensor:
+    def beside(r: Tensor, x: Tensor, v: dict[str, Tensor]) -> Tensor:
         name = f"{site.layer}.{site.role}"
-        inner = torch.relu(norm(r, v) @ v[f"{name}.down"] + v[f"{name}.down_bias"])
+        inner = torch.relu(x @ v[f"{name}.down"] + v[f"{name}.down_bias"])
         return r + inner @ v[f"{name}.up"] + v[f"{name}.up_bias"]
 
+    def stacked(*tasks: Task) -> Tensor:
+        """MAD-X, §4.1.2: LA = U(ReLU(D(h))) + r, then TA = U(ReLU(D(LA))) + r, with the same r."""
+        x = norm(r, upper.weights)
+        for each in tasks:
+            x = beside(r, x, each.weights)
+        return x
+
     assert not torch.allclose(r, found, atol=1e-3)
-    torch.testing.assert_close(found, step(step(r, lower.weights), upper.weights), rtol=1e-5, atol=1e-5)
-    assert not torch.allclose(found, step(step(r, upper.weights), lower.weights), atol=1e-4)
+    torch.testing.assert_close(found, stacked(lower, upper), rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(found, stacked(upper, lower), atol=1e-4)

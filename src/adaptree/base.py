@@ -13,16 +13,17 @@ import torch
 from torch import Tensor
 
 from adaptree import cache, compose, kinds
+from adaptree.compose import Composition, Expression, Parts, Tasks
 from adaptree.core.int8 import quantise
 from adaptree.data.batch import collate, group
 from adaptree.data.encode import Encoder, Row
-from adaptree.errors import BaseError, TaskCorrupt, UsageError, WrongBase
+from adaptree.errors import BaseError, CompositionError, TaskCorrupt, UsageError, WrongBase
 from adaptree.fingerprint import SETTINGS, fingerprint
 from adaptree.host import Host, share
 from adaptree.kinds import Kind, Out, Unit
 from adaptree.kinds.kind import as_texts, pool
 from adaptree.kinds.pretrained import words_head
-from adaptree.methods import Method, Params, Plan, parse
+from adaptree.methods import Params, Plan
 from adaptree.models import config_of, limit_of, locate
 from adaptree.sites import Architecture
 
@@ -88,38 +89,61 @@ class Base:
             host.feed(rows)
         return host.backbone(**inputs).last_hidden_state, inputs["attention_mask"]
 
-    def bind(self, task: Task, *, on: Sequence[Task] = (), int8: bool = False) -> Bound:
-        """The base with this task, and with others below it if asked for: predicts, and leaves all as they are.
+    def features(self, inputs: Any, *, batch_size: int = 64) -> Tensor:
+        """(n, width): the vector of each text or pair under no task."""
+        texts = as_texts([inputs] if isinstance(inputs, str) else inputs)
+        with self.host.running({}):
+            return _vectors(self, texts, self.limit, self.pooling, batch_size, None)
 
-        `int8` computes the linear maps in whole numbers, in a copy of the base: quicker on a processor, and refused
-        when it changes the answers.
+    def bind(
+        self,
+        task: Task | str | Expression,
+        *,
+        tasks: Tasks | None = None,
+        on: Sequence[Task] | None = None,
+        int8: bool = False,
+    ) -> Bound:
+        """The base with this task, or with a composition of some in `tasks`: predicts, and leaves all as they are.
+
+        `on` puts others below the task, the lowest first, whatever it was trained on. `int8` computes the linear maps
+        in whole numbers, in a copy of the base: quicker on a processor, and refused when it changes the answers.
         """
-        return Bound(self, task, on=on, int8=int8)
+        if isinstance(task, str | Expression):
+            return Bound(self, compose.compile_(task, tasks if tasks is not None else {}, self.device), int8=int8)
+        return Bound(self, compose.of_task(task, on=on, device=self.device), int8=int8)
 
     def __repr__(self) -> str:
         return f"Base({self.name}: {self.host.sites.architecture}, {self.host.sites.depth} layers, {self.width} wide)"
 
 
 class Bound:
-    """A base and a task on it, whose head answers; `on` are tasks below it, the lowest first, heads left aside."""
+    """A base and a composition of tasks on it, of which one answers."""
 
-    def __init__(self, base: Base, task: Task, *, on: Sequence[Task] = (), int8: bool = False) -> None:
+    def __init__(self, base: Base, composition: Composition, *, int8: bool = False) -> None:
+        if composition.task is None:
+            raise CompositionError(
+                f"{composition.expression!r} is the bare base: it has no task to answer with.",
+                hint="Its vectors are base.features(texts).",
+            )
         self.base = base
-        self.task = task
-        self._exact = self._check_int8(on) if int8 else None
+        self.composition = composition
+        self.task = composition.task
+        for task in composition.tasks:
+            self._check_base(task)
+        self._exact = self._check_int8() if int8 else None
         self._compared = self._changed = 0
-        self.kind = kinds.for_record(task.record, base.encoder)
+        self.kind = kinds.for_record(self.task.record, base.encoder)
         self.truncated = 0
         """How many texts were longer than the task takes, and cut."""
-        parts = [self._part(each) for each in (*on, task)]
-        self.method, self._v = parts[-1]
+        self.method = composition.parts[-1][0]
+        self._v = composition.v
         try:
-            self._plan, self._host = self._place(parts)
+            self._plan, self._host = self._place(composition.parts)
         except KeyError as error:
-            names = " or ".join(f"'{each.record.name}'" for each in (*on, task))
+            names = " or ".join(f"'{each.record.name}'" for each in composition.tasks)
             raise TaskCorrupt(f"the task {names} lacks the weight {error}.", hint="Train it again.") from error
 
-    def _part(self, task: Task) -> tuple[Method, dict[str, Tensor]]:
+    def _check_base(self, task: Task) -> None:
         record = task.record
         if record.base.get("fingerprint") != self.base.fingerprint:
             raise WrongBase(
@@ -127,9 +151,8 @@ class Bound:
                 f"not on {self.base.name}.",
                 hint=f"Load that one: --base {record.base.get('name')}",
             )
-        return parse(record.method), {name: tensor.to(self.base.device) for name, tensor in task.weights.items()}
 
-    def _place(self, parts: list[tuple[Method, dict[str, Tensor]]]) -> tuple[Plan | None, Host | None]:
+    def _place(self, parts: Parts) -> tuple[Plan | None, Host | None]:
         """The plan to run on the base itself; or, for methods with weights of their own, a tree that has them."""
         host = self.base.host
         plan, weights = compose.together(host.sites, host.frozen, parts)
@@ -146,11 +169,11 @@ class Bound:
     def int8(self) -> bool:
         return self._exact is not None
 
-    def _check_int8(self, on: Sequence[Task]) -> Bound:
+    def _check_int8(self) -> Bound:
         """The same task in fp32, which the first answers in int8 are compared with."""
         if self.base.device != "cpu":
             raise UsageError("int8 is for processors.", hint="Leave it out, or --device cpu.")
-        exact = Bound(self.base, self.task, on=on)
+        exact = Bound(self.base, self.composition)
         if exact.method.outside:
             raise UsageError(f"{exact.method.name} does not run in the base.", hint="Leave out int8.")
         return exact
@@ -193,14 +216,9 @@ class Bound:
         texts = as_texts([inputs] if isinstance(inputs, str) else inputs)
         if self.method.outside:
             raise UsageError(f"{self.method.name} has no vectors in the base.")
-        rows = self.base.encoder.encode(texts, self.task.record.max_length) if texts else []
-        out = torch.empty(len(rows), self.base.width)
         pooling = self.task.record.pooling or self.base.pooling
-        with torch.inference_mode(), nullcontext() if self._plan is None else self.base.host.running(self._plan):
-            for at in group([len(row.ids) for row in rows], batch_size):
-                hidden, mask = self.base.hidden([rows[i] for i in at], self._host)
-                out[torch.from_numpy(at)] = pool(hidden, mask, pooling).cpu()
-        return out
+        with nullcontext() if self._plan is None else self.base.host.running(self._plan):
+            return _vectors(self.base, texts, self.task.record.max_length, pooling, batch_size, self._host)
 
     def run(self, inputs: list[Any], batch_size: int = 64) -> tuple[list[Unit], Out]:
         """The units of inputs, as the kind reads them from a file, and what the head gives for each of their rows."""
@@ -223,6 +241,16 @@ class Bound:
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         return self.task._repr_html_()
+
+
+def _vectors(base: Base, texts: list[Any], max_length: int, pooling: str, batch_size: int, host: Host | None) -> Tensor:
+    rows = base.encoder.encode(texts, max_length) if texts else []
+    out = torch.empty(len(rows), base.width)
+    with torch.inference_mode():
+        for at in group([len(row.ids) for row in rows], batch_size):
+            hidden, mask = base.hidden([rows[i] for i in at], host)
+            out[torch.from_numpy(at)] = pool(hidden, mask, pooling).cpu()
+    return out
 
 
 def forward(

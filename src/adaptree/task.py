@@ -4,6 +4,7 @@
     task.safetensors   all of v, and the probe inputs' logits ('probe.logits')
     README.md          the card; it can be lost, as it writes itself
     *.svg              the card's figures, drawn from the record; they too
+    parts/             the tasks that it is made of, outside of a store, which has them in their own places
 
 The folder is written beside its place and renamed: it is there whole or not at all.
 """
@@ -35,8 +36,11 @@ if TYPE_CHECKING:
     import torch
 
 FORMAT = 1
-RECORD, TENSORS, CARD = "task.json", "task.safetensors", "README.md"
+RECORD, TENSORS, CARD, PARTS = "task.json", "task.safetensors", "README.md", "parts"
 PROBE = "probe."
+ON, FUSES, NEEDS = "on", "fuses", "needs"
+"""In a record's extra: the composition that a task was trained on, the one that it fuses, and the tasks that both name,
+with the digests of their tensors."""
 TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR})  # a rename met something that was there before
 
 _PART = r"[a-z0-9][a-z0-9_-]{0,63}"
@@ -183,10 +187,16 @@ def _checksum(values: Mapping[str, Any]) -> str:
 
 
 class Task:
-    """A record and its tensors (contiguous, on the CPU, not copied when they are so already)."""
+    """A record and its tensors (contiguous, on the CPU, not copied when they are so already).
 
-    def __init__(self, record: Record, tensors: Mapping[str, torch.Tensor]) -> None:
+    `parts` are the tasks that it is made of or was trained on, by the references that its record has for them.
+    """
+
+    def __init__(
+        self, record: Record, tensors: Mapping[str, torch.Tensor], parts: Mapping[str, Task] | None = None
+    ) -> None:
         self.record = record
+        self.parts = dict(parts or {})
         self.tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
     @property
@@ -205,7 +215,7 @@ class Task:
         staging = target.parent / f".{target.name}-{uuid.uuid4().hex}"
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            saved = self.write(staging)
+            saved = self._write_whole(staging)
             os.rename(staging, target)  # an empty folder is replaced, one with files in it is not
             sync_folder(target.parent)
         except OSError as error:
@@ -216,6 +226,13 @@ class Task:
         finally:
             shutil.rmtree(staging, ignore_errors=True)
         return saved
+
+    def _write_whole(self, folder: Path) -> Task:
+        """Write the files, and those of the tasks that it is made of."""
+        saved = self.write(folder)
+        for number, part in enumerate(self.parts.values()):
+            part._write_whole(folder / PARTS / str(number))
+        return Task(saved.record, saved.tensors, self.parts)
 
     def write(self, folder: Path) -> Task:
         """Write the files into a new folder and sync them; `save` and the store then move it into place."""
@@ -242,7 +259,11 @@ class Task:
     @classmethod
     def load(cls, folder: str | Path, *, check: bool = True) -> Task:
         """Read a saved task; `check` compares the tensors' digest with the record's."""
-        return read(Path(folder), called=Path(folder).name, check=check)
+        folder = Path(folder)
+        task = read(folder, called=folder.name, check=check)
+        within = sorted(path for path in (folder / PARTS).glob("*") if path.is_dir())
+        parts = [cls.load(path, check=check) for path in within]
+        return Task(task.record, task.tensors, {part.record.reference: part for part in parts})
 
     def __repr__(self) -> str:
         record = self.record

@@ -74,6 +74,7 @@ def show(
 @app.command()
 def remove(
     task: Annotated[str, typer.Argument(help="A task's name (all versions), or name@version.")],
+    force: Annotated[bool, typer.Option("--force", help="Even if other tasks are made of it.")] = False,
     store: options.StoreOption = None,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
@@ -81,7 +82,7 @@ def remove(
     """Remove a task, or one version of it."""
     from adaptree.store import Store
 
-    count = Store(store).remove(task)
+    count = Store(store).remove(task, force=force)
     say(f"removed {task} ({count} version{'s' if count != 1 else ''})", quiet)
 
 

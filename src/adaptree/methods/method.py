@@ -37,6 +37,36 @@ class Before:
         self.look = look
 
 
+class Closing(Before):
+    """What stands beside the sum r that a norm closes: it reads the norm of r, and its branch is added to r.
+
+    Of several, each reads what the one before it gives, and adds to the same r (MAD-X, §4.1.2).
+    """
+
+    def __init__(self, *changes: Callable[[Tensor, Tensor], Tensor], norm: Params | None = None) -> None:
+        super().__init__(self._look)
+        self.changes = changes
+        """Each from r and what it reads to what it gives."""
+        self.norm = norm or {}
+        """A task's own, where it has one; else the base's."""
+
+    def then(self, upper: Closing) -> Closing:
+        return Closing(*self.changes, *upper.changes, norm=self.norm or upper.norm)
+
+    def read(self, module: nn.Module, r: Tensor) -> Tensor:
+        """What the lowest one reads."""
+        from adaptree.core import norms
+
+        own: Any = self.norm or module._parameters
+        return norms.apply(module, r, own["weight"], own.get("bias"))
+
+    def _look(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inputs:
+        r, x = args[0], self.read(module, args[0])
+        for change in self.changes:
+            x = change(r, x)
+        return (x, *args[1:]), kwargs
+
+
 @dataclass(frozen=True, kw_only=True)
 class Method:
     """A way of tuning. A subclass with a `name` registers itself; its fields are the numbers a user would tune."""
@@ -98,6 +128,10 @@ class Method:
     def advance(self, sites: Sites, frozen: Params, v: Params, birth: Params) -> dict[str, Tensor]:
         """The weights of the next stage, from this one's and those at the very beginning; a head not named is kept."""
         raise NotImplementedError
+
+    def over(self, parts: Sequence[tuple[Method, Params]]) -> Method:
+        """The same method over other tasks' adapters, where it takes some."""
+        raise MethodError(f"{self.name} is not made of other tasks.")
 
     def learn(self, texts: Sequence[Any], targets: Sequence[Any], classes: int) -> dict[str, Tensor]:
         """Only `outside` the base: all there is to learn, at once; 0 classes are a regression."""

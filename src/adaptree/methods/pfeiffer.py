@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from adaptree.methods.bottleneck import Bottleneck
-from adaptree.methods.method import Before, Entry, Inputs, Params, part
+from adaptree.methods.method import Closing, Entry, Params, part
 from adaptree.sites import Sites
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -36,18 +36,11 @@ class Pfeiffer(Bottleneck):
         for site in self._sites(sites):
             if site.closing is not None:
                 del plan[site.path]
-                before = self._before(part(v, site.name), part(v, f"norm.{site.closing}"))
+                before = Closing(self._beside(part(v, site.name)), norm=part(v, f"norm.{site.closing}"))
                 plan[site.closing] = (before, plan[site.closing]) if site.closing in plan else before  # type: ignore[assignment]
         return plan
 
-    def _before(self, p: Mapping[str, Tensor], norm: Mapping[str, Tensor]) -> Before:
-        """What goes into the norm: r, and the bottleneck's branch of the norm of r."""
-        from adaptree.core import bottleneck, norms
+    def _beside(self, p: Mapping[str, Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+        from adaptree.core import bottleneck
 
-        def look(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inputs:
-            r = args[0]
-            own: Any = norm or module._parameters
-            h = norms.apply(module, r, own["weight"], own.get("bias"))
-            return (bottleneck.beside(r, h, p, self.activation), *args[1:]), kwargs
-
-        return Before(look)
+        return lambda r, h: bottleneck.beside(r, h, p, self.activation)

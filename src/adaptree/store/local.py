@@ -22,7 +22,10 @@ from pathlib import Path
 from adaptree.errors import AdaptreeError, BadName, StoreError, TaskNotFound, near
 from adaptree.store.index import Index
 from adaptree.task import (
+    FUSES,
     NAME,
+    NEEDS,
+    ON,
     RECORD,
     TAKEN,
     TENSORS,
@@ -39,7 +42,8 @@ from adaptree.task import (
 )
 
 DAY = 24 * 60 * 60
-_REMOVED = ".removed"
+_REMOVED, _NEEDED = ".removed", ".needed"
+"""Files beside a version: its number was given, and which tasks are made of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +90,9 @@ class Store:
         """The task, its files verified; the record has the name and the version under which it lies here."""
         name, version = self._resolve(reference)
         task = read(self._tasks / name / str(version), called=f"{name}@{version}")
-        return Task(dataclasses.replace(task.record, name=name, version=version), task.tensors)
+        record = dataclasses.replace(task.record, name=name, version=version)
+        needs = dict(record.extra.get(NEEDS, {}))
+        return Task(record, task.tensors, {part: self._needed(part, digest, record) for part, digest in needs.items()})
 
     __getitem__ = get
 
@@ -143,9 +149,13 @@ class Store:
     # writing
 
     def add(self, task: Task) -> Task:
-        """Keep the task as a new version of its name; the task that is returned knows which."""
+        """Keep the task as a new version of its name; the task that is returned knows which.
+
+        The tasks that it is made of are added too, unless they are here.
+        """
         name = check_name(task.record.name)
         self._check_room(name)
+        task = self._with_parts(task)
         staging = self._tmp / f"add-{uuid.uuid4().hex}"
         try:
             self._sweep()
@@ -153,8 +163,9 @@ class Store:
             while True:
                 record = dataclasses.replace(task.record, version=version)
                 saved = Task(record, task.tensors).write(staging / str(version))
+                self._note_needs(record)
                 if self._place(staging, name, version):
-                    return saved
+                    return Task(saved.record, saved.tensors, task.parts)
                 shutil.rmtree(staging)  # another process took this number: the record must say the next
                 version = max(version, self._last_number(name)) + 1
         except OSError as error:
@@ -162,13 +173,94 @@ class Store:
         finally:
             shutil.rmtree(staging, ignore_errors=True)
 
-    def remove(self, reference: str) -> int:
-        """Remove a task, or one version of it (`reviews@2`); how many versions went."""
+    def _with_parts(self, task: Task) -> Task:
+        """The same task, whose parts are here and are called what they are called here."""
+        needs: dict[str, str] = dict(task.record.extra.get(NEEDS, {}))
+        if not needs:
+            return task
+        from adaptree import compose
+
+        names: dict[str, str] = {}
+        parts: dict[str, Task] = {}
+        for reference, digest in needs.items():
+            here = self._same(reference, digest)
+            if here is None:
+                if reference not in task.parts:
+                    raise StoreError(
+                        f"'{task.record.name}' is made of '{reference}', which is neither with it nor in the store.",
+                        hint=f"Add {reference} first.",
+                    )
+                here = self.add(task.parts[reference]).record.reference
+            names[reference] = here
+            parts[here] = self.get(here)
+        extra = dict(task.record.extra)
+        for key in (ON, FUSES):
+            if extra.get(key):
+                extra[key] = repr(compose.parse(extra[key]).renamed(names))
+        extra[NEEDS] = {names[reference]: digest for reference, digest in needs.items()}
+        return Task(dataclasses.replace(task.record, extra=extra), task.tensors, parts)
+
+    def _note_needs(self, record: Record) -> None:
+        """Say beside each part that this task is made of it, so that it is not removed unawares."""
+        for part in record.extra.get(NEEDS, {}):
+            name, version = parse_reference(part)
+            with (self._tasks / name / f"{version}{_NEEDED}").open("a") as file:
+                file.write(f"{record.reference}\n")
+
+    def _same(self, reference: str, digest: str) -> str | None:
+        """What a task of these very tensors is called here, if it is here: that version, or another of its name."""
+        name, version = parse_reference(reference)
+        versions = self._versions(name)
+        for number in sorted(versions, key=lambda number: number != version):
+            if read_record(self._tasks / name / str(number), called=f"{name}@{number}").digest == digest:
+                return f"{name}@{number}"
+        return None
+
+    def _needed(self, reference: str, digest: str, record: Record) -> Task:
+        """A task that another one is made of."""
+        if reference in self:
+            found = self.get(reference)
+            if found.record.digest == digest:
+                return found
+        raise TaskNotFound(
+            f"'{record.reference}' is made of '{reference}', which is not in the store any more.",
+            hint=f"Put {reference.partition('@')[0]} back, or compose '{record.name}' anew.",
+        )
+
+    def needing(self, reference: str) -> Names:
+        """The tasks, by version, that are made of this one; of any version of it where none is said."""
+        name, version = parse_reference(reference)
+        found: set[str] = set()
+        for number in [version] if version else self._versions(name):
+            try:
+                said = (self._tasks / name / f"{number}{_NEEDED}").read_text().split()
+            except FileNotFoundError:
+                continue
+            found |= {other for other in said if self._needs(other, f"{name}@{number}")}
+        return sorted(found)
+
+    def _needs(self, other: str, reference: str) -> bool:
+        try:
+            record = read_record(self.path_of(other), called=other)
+        except AdaptreeError:
+            return False  # it is gone, or damaged: then it holds nobody back
+        return reference in record.extra.get(NEEDS, {}) and record.name != parse_reference(reference)[0]
+
+    def remove(self, reference: str, *, force: bool = False) -> int:
+        """Remove a task, or one version of it (`reviews@2`); how many versions went.
+
+        One that others are made of stays, unless `force` says that they may break.
+        """
         name, version = parse_reference(reference)
         versions = self._versions(name)
         doomed = versions if version is None else [number for number in versions if number == version]
         if not doomed:
             raise self._not_found(name, version)
+        if not force and (others := self.needing(reference)):
+            raise StoreError(
+                f"'{reference}' is part of {', '.join(others)}.",
+                hint=f"Remove {'them' if len(others) > 1 else 'it'} first, or --force: then they cannot run any more.",
+            )
         folder = self._tasks / name
         staging = self._tmp / f"remove-{uuid.uuid4().hex}"
         try:

@@ -1,0 +1,202 @@
+"""Blocks as methods: what a composition does is said in the same words as what one task does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from adaptree.compose.together import Parts, plan_of, steps_of, weights_of
+from adaptree.errors import CompositionError
+from adaptree.methods import Action, Before, Entry, Method, Params, Plan
+from adaptree.sites import Sites, parse_layers
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+
+class Block(Method):
+    """A method made of others, with their weights in it."""
+
+    def __init__(self, name: str, parts: Parts, **more: Any) -> None:
+        for key, value in {"name": name, "parts": tuple(parts), "layers": None, **more}.items():
+            object.__setattr__(self, key, value)
+
+    parts: tuple[tuple[Method, Params], ...]
+
+    def lowest(self, sites: Sites) -> int:
+        return min(method.lowest(sites) for method, _ in self.parts)
+
+    def __repr__(self) -> str:
+        return f"{self.name}({', '.join(str(method) for method, _ in self.parts)})"
+
+    __str__ = __repr__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+def norms_of(parts: Parts) -> dict[str, Tensor]:
+    """The norms that some parts own: what a block owns beside others."""
+    return {name: tensor for _, v in parts for name, tensor in v.items() if name.startswith("norm.")}
+
+
+class Dropped(Block):
+    """Parts without what they do in some layers."""
+
+    def __init__(self, parts: Parts, layers: str) -> None:
+        adds = all(method.adds for method, _ in parts)
+        super().__init__("drop", parts, adds=adds, spec=layers)
+
+    spec: str
+
+    def plan(self, sites: Sites, v: Params) -> Plan:
+        gone = parse_layers(self.spec, sites.depth)
+        whole = plan_of(sites, self.parts)
+        return {path: entry for path, entry in whole.items() if sites.layer_of(f"{path}.") not in gone}
+
+    def weights(self, sites: Sites, frozen: Params, v: Params) -> dict[str, Tensor]:
+        gone = parse_layers(self.spec, sites.depth)
+        whole = weights_of(sites, frozen, self.parts)
+        return {name: tensor for name, tensor in whole.items() if sites.layer_of(name) not in gone}
+
+
+class MeanOfWeights(Block):
+    """Weights of the base that differ from part to part, as δs over different places do: the mean of their changes."""
+
+    def __init__(self, parts: Parts, shares: Sequence[float]) -> None:
+        super().__init__("average", parts, adds=all(method.adds for method, _ in parts), shares=tuple(shares))
+
+    shares: tuple[float, ...]
+
+    def weights(self, sites: Sites, frozen: Params, v: Params) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        for share, (method, own) in zip(self.shares, self.parts, strict=True):
+            for name, tensor in method.weights(sites, frozen, own).items():
+                found[name] = found.get(name, frozen[name]) + share * (tensor - frozen[name])
+        return found
+
+
+class MeanOfOutputs(Block):
+    """All parts run: where they act, the mean of what they give; a part that does nothing there gives what came."""
+
+    def __init__(self, groups: Sequence[Parts], shares: Sequence[float]) -> None:
+        super().__init__("average_outputs", [part for group in groups for part in group])
+        object.__setattr__(self, "groups", tuple(groups))
+        object.__setattr__(self, "shares", tuple(shares))
+
+    groups: tuple[Parts, ...]
+    shares: tuple[float, ...]
+
+    def plan(self, sites: Sites, v: Params) -> Plan:
+        plans = [plan_of(sites, group) for group in self.groups]
+        return {path: self._mean([plan.get(path, ()) for plan in plans]) for path in dict.fromkeys(chain(*plans))}
+
+    def weights(self, sites: Sites, frozen: Params, v: Params) -> dict[str, Tensor]:
+        for method, own in self.parts:
+            if method.weights(sites, frozen, own):
+                raise CompositionError(
+                    f"{method.name} changes the base's own weights: it gives no output of its own to average.",
+                    hint="average(…) takes the mean of the weights.",
+                )
+        return {}
+
+    def _mean(self, entries: Sequence[Entry]) -> Entry:
+        before = [[step for step in steps_of(entry) if isinstance(step, Before)] for entry in entries]
+        after: list[list[Any]] = [[s for s in steps_of(entry) if not isinstance(s, Before)] for entry in entries]
+        found: list[Any] = []
+        if any(before):
+            found.append(Before(self._mean_of_inputs(before)))
+        if any(after):
+            found.append(self._mean_of_outputs(after))
+        return tuple(found)
+
+    def _mean_of_outputs(self, steps: Sequence[Sequence[Action]]) -> Action:
+        def mean(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+            total: Tensor | None = None
+            for share, mine in zip(self.shares, steps, strict=True):
+                y = output
+                for step in mine:
+                    y = step(module, args, y)
+                total = share * y if total is None else total + share * y
+            assert total is not None
+            return total
+
+        return mean
+
+    def _mean_of_inputs(self, steps: Sequence[Sequence[Before]]) -> Callable[..., Any]:
+        def mean(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            changed = False
+            given = []
+            for mine in steps:
+                here = args, kwargs
+                for step in mine:
+                    if (seen := step.look(module, *here)) is not None:
+                        here, changed = seen, True
+                given.append(here)
+            if not changed:
+                return None
+            places = range(len(args))
+            return (
+                tuple(self._mix([one[i] for one, _ in given]) for i in places),
+                {key: self._mix([named[key] for _, named in given]) for key in kwargs},
+            )
+
+        return mean
+
+    def _mix(self, values: Sequence[Any]) -> Any:
+        if all(value is values[0] for value in values) or not hasattr(values[0], "is_floating_point"):
+            return values[0]
+        return sum(share * value for share, value in zip(self.shares, values, strict=True))
+
+
+class Raised(Block):
+    """A method on top of others, which stay as they are: what `train --on` trains."""
+
+    def __init__(self, method: Method, below: Parts, said: str) -> None:
+        kept = {key: getattr(method, key) for key in ("main", "lr", "stages", "outside", "dynamic", "adds", "layers")}
+        super().__init__(method.name, [*below, (method, {})], **kept, method=method, below=tuple(below), said=said)
+
+    method: Method
+    below: tuple[tuple[Method, Params], ...]
+    said: str
+
+    def __repr__(self) -> str:
+        return f"{self.method} on {self.said}"
+
+    __str__ = __repr__
+
+    def chosen(self, sites: Sites) -> tuple[int, ...]:
+        return self.method.chosen(sites)
+
+    def init(self, sites: Sites, model: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
+        return self.method.init(sites, model, generator)
+
+    def plan(self, sites: Sites, v: Params) -> Plan:
+        return plan_of(sites, [*self.below, (self.method, v)])
+
+    def weights(self, sites: Sites, frozen: Params, v: Params) -> dict[str, Tensor]:
+        return weights_of(sites, frozen, [*self.below, (self.method, v)])
+
+    def count(self, sites: Sites, model: nn.Module) -> dict[str, int]:
+        return self.method.count(sites, model)
+
+    def advance(self, sites: Sites, frozen: Params, v: Params, birth: Params) -> dict[str, Tensor]:
+        given = {**frozen, **weights_of(sites, frozen, self.below)}
+        return self.method.advance(sites, given, v, birth)
+
+    def penalty(self, v: Params) -> Tensor | None:
+        return self.method.penalty(v)
+
+    def report(self, v: Params) -> dict[str, float]:
+        return self.method.report(v)
+
+    def rate(self, name: str) -> float:
+        return self.method.rate(name)
+
+    def decays(self, name: str) -> bool:
+        return self.method.decays(name)

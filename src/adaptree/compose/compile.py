@@ -1,0 +1,219 @@
+"""From an expression to what runs: its tasks are looked up, and each block becomes methods with their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from adaptree.compose.blocks import Dropped, MeanOfOutputs, MeanOfWeights, norms_of
+from adaptree.compose.expression import Average, AverageOutputs, Drop, Expression, Fuse, Name, Stack, parse
+from adaptree.compose.together import Parts
+from adaptree.errors import CompositionError, TaskCorrupt, TaskNotFound, near
+from adaptree.methods import Method, Params
+from adaptree.methods import parse as parse_method
+from adaptree.task import FUSES, ON, Task
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Tasks(Protocol):
+    """Where tasks are found by name: a store, or a dict of them."""
+
+    def __getitem__(self, reference: str, /) -> Task: ...
+
+
+@dataclass(frozen=True)
+class Composition:
+    """What an expression means: what acts in the base, and which task answers with which weights."""
+
+    expression: Expression
+    parts: Parts
+    task: Task | None
+    """Whose kind, labels and settings count; none where there is no part: the bare base."""
+    v: Params
+    """The answering task's weights, its head among them."""
+    tasks: tuple[Task, ...]
+    """All that take part."""
+
+
+def compile_(expression: str | Expression, tasks: Tasks, device: str = "cpu") -> Composition:
+    """Look up the tasks of an expression that gives one answer, and say what it does."""
+    return _Compiler(tasks, device).read(parse(expression), bare=False)
+
+
+def of_task(task: Task, *, on: Sequence[Task] | None = None, device: str = "cpu") -> Composition:
+    """A task on top of what it was trained on, or of the tasks in `on`."""
+    return _Compiler({}, device).of_task(task, Name(task.record.name), on)
+
+
+def own(task: Task, device: str = "cpu") -> tuple[Method, Params]:
+    """A task's method with its weights; a fused one has the adapters in it that it attends over."""
+    method = parse_method(task.record.method)
+    if said := task.record.extra.get(FUSES):
+        method = method.over([own(_part(task, name), device) for name in parse(said).names])
+    return method, {name: tensor.to(device) for name, tensor in task.weights.items()}
+
+
+def _part(task: Task, name: str) -> Task:
+    if name not in task.parts:
+        raise TaskCorrupt(
+            f"'{name}', which '{task.record.name}' is made of, is not with it.", hint="Read it from its store."
+        )
+    return task.parts[name]
+
+
+class _Compiler:
+    """Reads expressions over some tasks, whose weights it puts on a device."""
+
+    def __init__(self, tasks: Tasks, device: str) -> None:
+        self.tasks, self.device = tasks, device
+
+    def read(self, expression: Expression, bare: bool) -> Composition:
+        """What an expression means; `bare` leaves out what a task was trained on, as a stack says what is below."""
+        if isinstance(expression, Name):
+            task = self._find(expression.reference)
+            return self.of_task(task, expression, () if bare else None)
+        if isinstance(expression, Stack):
+            return self._stacked(expression)
+        if isinstance(expression, Average):
+            return self._averaged(expression, bare)
+        if isinstance(expression, AverageOutputs):
+            return self._blended(expression, bare)
+        if isinstance(expression, Drop):
+            inner = self.read(expression.inside, bare)
+            parts = [(Dropped(inner.parts, expression.layers), norms_of(inner.parts))]
+            return Composition(expression, parts, inner.task, inner.v, inner.tasks)
+        if isinstance(expression, Fuse):
+            raise CompositionError(
+                f"{expression!r} has to be learned before it can answer.",
+                hint=f'adaptree compose "{expression!r}" --name NAME --train DATA',
+            )
+        raise CompositionError(
+            f"{expression.block} gives several answers, and here one is needed.", hint="Name one of its parts."
+        )
+
+    def of_task(self, task: Task, expression: Expression, on: Sequence[Task] | None) -> Composition:
+        """A task with those below it; none given: with what it was trained on."""
+        said = task.record.extra.get(ON)
+        if on is None and said:
+            below = _Compiler(_Kept(task), self.device).read(parse(said), bare=True)
+        else:
+            lower = [own(each, self.device) for each in on or ()]
+            below = Composition(expression, lower, None, {}, tuple(on or ()))
+        mine = own(task, self.device)
+        return Composition(expression, [*below.parts, mine], task, mine[1], (*below.tasks, *_family(task)))
+
+    def _find(self, reference: str) -> Task:
+        try:
+            return self.tasks[reference]
+        except KeyError:
+            known = [str(name) for name in self.tasks] if isinstance(self.tasks, Mapping) else []
+            raise TaskNotFound(f"no task '{reference}' is given.", hint=near(reference, known)) from None
+
+    def _stacked(self, expression: Stack) -> Composition:
+        inside = [self.read(part, bare=True) for part in expression.parts]
+        inside = [each for each in inside if each.parts]  # stack() within a stack is nothing
+        if not inside:
+            return Composition(expression, [], None, {}, ())
+        parts = [part for each in inside for part in each.parts]
+        return Composition(expression, parts, inside[-1].task, inside[-1].v, _everyone(inside))
+
+    def _averaged(self, expression: Average, bare: bool) -> Composition:
+        inside = [self.read(part, bare) for part in expression.parts]
+        first = _alike(expression, inside)
+        whole = [each.parts[-1] for each in inside]
+        method: Method = whole[0][0]
+        if method.outside:
+            raise CompositionError(f"{method.name} leaves the base alone: there are no weights to average.")
+        if any(str(each) != str(method) for each, _ in whole):
+            raise CompositionError(
+                f"{expression!r}: weights of {' and '.join(dict.fromkeys(str(m) for m, _ in whole))} have no mean.",
+                hint="average_outputs(…) takes the mean of what they give.",
+            )
+        heads = _mean_head(expression, inside, expression.shares)
+        mean = _mean([v for _, v in whole], expression.shares)
+        if mean is None:  # δs over other places
+            method, mean = MeanOfWeights(whole, expression.shares), {**norms_of(whole), **heads}
+        return Composition(expression, [*first.parts[:-1], (method, mean)], first.task, mean, _everyone(inside))
+
+    def _blended(self, expression: AverageOutputs, bare: bool) -> Composition:
+        inside = [self.read(part, bare) for part in expression.parts]
+        first = _alike(expression, inside)
+        if first.task is not None and first.task.record.kind == "mlm":
+            raise CompositionError(f"{expression!r}: the head of mlm is no linear map, and has no mean.")
+        for method, _ in (part for each in inside for part in each.parts):
+            if method.outside:
+                raise CompositionError(f"{method.name} leaves the base alone: it gives nothing there to average.")
+        heads = _mean_head(expression, inside, expression.shares)
+        block = MeanOfOutputs([each.parts for each in inside], expression.shares)
+        v = {**norms_of([part for each in inside for part in each.parts]), **heads}
+        return Composition(expression, [(block, v)], first.task, v, _everyone(inside))
+
+
+class _Kept:
+    """The tasks that are kept with another, which is made of them."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    def __getitem__(self, reference: str, /) -> Task:
+        return _part(self.task, reference)
+
+
+def _family(task: Task) -> Iterator[Task]:
+    """A task and those that it fuses."""
+    yield task
+    if said := task.record.extra.get(FUSES):
+        for name in parse(said).names:
+            yield from _family(_part(task, name))
+
+
+def _everyone(inside: Sequence[Composition]) -> tuple[Task, ...]:
+    return tuple(task for each in inside for task in each.tasks)
+
+
+def _alike(expression: Expression, inside: Sequence[Composition]) -> Composition:
+    """The first of some parts that have to answer alike."""
+    first = inside[0]
+    for each in inside:
+        if each.task is None or first.task is None:
+            raise CompositionError(f"{expression!r}: the bare base has no answer to average.")
+        a, b = first.task.record, each.task.record
+        for what in ("kind", "labels", "pooling"):
+            if getattr(a, what) != getattr(b, what):
+                raise CompositionError(
+                    f"{expression!r}: '{a.name}' and '{b.name}' have other {what}: their answers have no mean.",
+                    hint="" if what == "pooling" else "parallel(…) gives the answer of each.",
+                )
+        if isinstance(expression, Average) and a.extra.get(ON) != b.extra.get(ON):
+            raise CompositionError(f"{expression!r}: '{a.name}' and '{b.name}' were trained on other tasks.")
+    return first
+
+
+def _mean_head(expression: Expression, inside: Sequence[Composition], shares: tuple[float, ...]) -> dict[str, Tensor]:
+    heads = [{name: t for name, t in each.v.items() if name.startswith("head.")} for each in inside]
+    found = _mean(heads, shares)
+    if found is None:
+        raise CompositionError(f"{expression!r}: the heads have other shapes.", hint="Average tasks of one kind.")
+    return found
+
+
+def _mean(of: Sequence[Params], shares: tuple[float, ...]) -> dict[str, Tensor] | None:
+    """The mean of weights, name by name; None where they are not of the same places and shapes."""
+    first = of[0]
+    if any(set(v) != set(first) or any(v[name].shape != first[name].shape for name in first) for v in of):
+        return None
+    found: dict[str, Tensor] = {}
+    for name, tensor in first.items():
+        if not tensor.is_floating_point():
+            if any(not v[name].equal(tensor) for v in of):
+                return None
+            found[name] = tensor
+            continue
+        total = shares[0] * tensor
+        for share, v in zip(shares[1:], of[1:], strict=True):
+            total = total + share * v[name]
+        found[name] = total
+    return found

@@ -1,0 +1,419 @@
+"""The algebra as a value: text, Python and JSON are three spellings of one thing.
+
+    ner                                     a task; ner@3 is a version of it
+    stack(lang/qu, ner)                     one on top of the other; the last one answers
+    average(a, b, weights=[0.25, 0.75])     one task whose weights are the mean of theirs
+    average_outputs(a, b)                   both run; at each site, and from the heads, the mean of what they give
+    fuse(mnli, qqp, sst2)                   attention over what feed-forward adapters give, learned on a target task
+    parallel(a, b)                          one input, an answer of each
+    rows(a, b)                              each input says whose answer it wants
+    drop(a, layers='0-4')                   a without what it does in those layers
+
+`parse(repr(x)) == x`, and so is `from_json(x.to_json())`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from adaptree.errors import CompositionError, near
+from adaptree.task import parse_reference
+
+
+class Expression:
+    """A task's name, or a block of them. Two that are spelled alike are equal."""
+
+    block: ClassVar[str] = ""
+    """The word before the bracket; a name has none."""
+    holds: ClassVar[tuple[str, ...]] = ()
+    """Which blocks may stand inside; '' is a name."""
+    least: ClassVar[int] = 0
+    """How many parts it needs."""
+
+    @property
+    def parts(self) -> tuple[Expression, ...]:
+        return ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tasks that it names, each once, in the order of the text."""
+        return tuple(dict.fromkeys(name for part in self.parts for name in part.names))
+
+    def options(self) -> dict[str, Any]:
+        """What stands in the brackets beside the parts."""
+        return {}
+
+    def to_json(self) -> Any:
+        """A string for a name, else {block: parts, …}."""
+        return {self.block: [part.to_json() for part in self.parts], **self.options()}
+
+    def renamed(self, names: Mapping[str, str]) -> Expression:
+        """The same with other names for some of its tasks."""
+        return from_json(_renamed(self.to_json(), names))
+
+    def __repr__(self) -> str:
+        said = [repr(part) for part in self.parts]
+        said += [f"{key}={_spell(value)}" for key, value in self.options().items()]
+        return f"{self.block}({', '.join(said)})"
+
+    def _check(self) -> None:
+        if len(self.parts) < self.least:
+            raise CompositionError(
+                f"{self.block} needs at least {self.least} parts, and {self!r} has {len(self.parts)}."
+            )
+        for part in self.parts:
+            if part.block not in self.holds:
+                raise CompositionError(
+                    f"{part.block or 'a name'} cannot stand inside {self.block}: {self!r}.",
+                    hint=f"{self.block} takes {_listed(self.holds)}. {_instead(self, part)}".strip(),
+                )
+
+
+@dataclass(frozen=True, repr=False)
+class Name(Expression):
+    """A task in a store: name or name@version."""
+
+    reference: str
+
+    def __post_init__(self) -> None:
+        parse_reference(self.reference)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.reference,)
+
+    def to_json(self) -> Any:
+        return self.reference
+
+    def __repr__(self) -> str:
+        return self.reference
+
+
+@dataclass(frozen=True, repr=False)
+class _Block(Expression):
+    inside: tuple[Expression, ...]
+
+    def __post_init__(self) -> None:
+        self._check()
+
+    @property
+    def parts(self) -> tuple[Expression, ...]:
+        return self.inside
+
+
+@dataclass(frozen=True, repr=False)
+class _Weighted(_Block):
+    weights: tuple[float, ...] | None = None
+    """The share of each part, which sum up to one; none: the same of all."""
+
+    least: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.weights is None:
+            return
+        object.__setattr__(self, "weights", tuple(map(float, self.weights)))
+        if len(self.weights) != len(self.inside):
+            raise CompositionError(f"{self.block} has {len(self.inside)} parts and {len(self.weights)} weights.")
+        total = math.fsum(self.weights)
+        if not math.isfinite(total) or abs(total - 1) > 1e-6:
+            shares = [round(w / total, 4) for w in self.weights] if math.isfinite(total) and total > 0 else []
+            raise CompositionError(
+                f"the weights of {self.block} sum up to {total:g}, not to 1.",
+                hint=f"weights={shares}" if shares else "Give shares such as weights=[0.25, 0.75].",
+            )
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        return self.weights or (1 / len(self.inside),) * len(self.inside)
+
+    def options(self) -> dict[str, Any]:
+        return {} if self.weights is None else {"weights": list(self.weights)}
+
+
+class Stack(_Block):
+    """The parts act one after the other, the first one lowest; the last one's head answers."""
+
+    block = "stack"
+    holds = ("", "stack", "average", "average_outputs", "drop")
+
+
+class Average(_Weighted):
+    """One task whose weights, and head, are the mean of the parts'."""
+
+    block = "average"
+    holds = ("", "average")
+
+
+class AverageOutputs(_Weighted):
+    """All parts run; at each site, and from the heads, comes the mean of what they give."""
+
+    block = "average_outputs"
+    holds = ("", "average", "drop")
+
+
+class Fuse(_Block):
+    """Attention over what the parts' feed-forward adapters give; learned, so a fused task has a name of its own."""
+
+    block = "fuse"
+    holds = ("",)
+    least = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(set(self.inside)) < len(self.inside):
+            raise CompositionError(f"{self!r} names a task twice.", hint="Name each once.")
+
+
+class Parallel(_Block):
+    """One input, and the answer of each part."""
+
+    block = "parallel"
+    holds = ("", "stack", "average", "average_outputs", "drop")
+    least = 1
+
+
+class Rows(_Block):
+    """Each input says which part's answer it wants; all of them go through the base together."""
+
+    block = "rows"
+    holds = Parallel.holds
+    least = 1
+
+
+@dataclass(frozen=True, repr=False)
+class Drop(Expression):
+    """A composition without what it does in some layers."""
+
+    inside: Expression
+    layers: str
+    """3-5, 0,2,4 or top:2."""
+
+    block: ClassVar[str] = "drop"
+    holds: ClassVar[tuple[str, ...]] = ("", "stack", "average", "average_outputs")
+    least: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.layers, str) or not re.fullmatch(r"top:\d+|[\d,\- ]+", self.layers):
+            raise CompositionError(
+                f"drop: layers={self.layers!r} cannot be read.", hint="Write layers='0-4', '0,2' or 'top:2'."
+            )
+        self._check()
+
+    @property
+    def parts(self) -> tuple[Expression, ...]:
+        return (self.inside,)
+
+    def options(self) -> dict[str, Any]:
+        return {"layers": self.layers}
+
+    def to_json(self) -> Any:
+        return {"drop": self.inside.to_json(), "layers": self.layers}
+
+
+BLOCKS: dict[str, type[Any]] = {
+    each.block: each for each in (Stack, Average, AverageOutputs, Fuse, Parallel, Rows, Drop)
+}
+
+
+def stack(*parts: str | Expression) -> Stack:
+    return Stack(_all(parts))
+
+
+def average(*parts: str | Expression, weights: Sequence[float] | None = None) -> Average:
+    return Average(_all(parts), None if weights is None else tuple(weights))
+
+
+def average_outputs(*parts: str | Expression, weights: Sequence[float] | None = None) -> AverageOutputs:
+    return AverageOutputs(_all(parts), None if weights is None else tuple(weights))
+
+
+def fuse(*parts: str | Expression) -> Fuse:
+    return Fuse(_all(parts))
+
+
+def parallel(*parts: str | Expression) -> Parallel:
+    return Parallel(_all(parts))
+
+
+def rows(*parts: str | Expression) -> Rows:
+    return Rows(_all(parts))
+
+
+def drop(part: str | Expression, *, layers: str | int) -> Drop:
+    return Drop(parse(part), str(layers))
+
+
+def _all(parts: Sequence[str | Expression]) -> tuple[Expression, ...]:
+    return tuple(parse(part) for part in parts)
+
+
+def parse(text: str | Expression) -> Expression:
+    """The expression that a text spells."""
+    if isinstance(text, Expression):
+        return text
+    if not isinstance(text, str):
+        raise CompositionError(f"{text!r:.60} is not a composition.", hint="Write stack(lang/qu, ner), or a name.")
+    return _Reader(text).whole()
+
+
+def from_json(value: Any) -> Expression:
+    """The expression that a JSON value holds."""
+    if isinstance(value, str):
+        return Name(value)
+    if isinstance(value, Mapping):
+        words = [key for key in value if key in BLOCKS]
+        options = {key: each for key, each in value.items() if key not in BLOCKS}
+        if len(words) == 1:
+            inside = value[words[0]]
+            given = inside if isinstance(inside, list) else [inside]
+            return _build(words[0], [from_json(part) for part in given], options, repr(value))
+    raise CompositionError(f"{json.dumps(value, default=repr):.80} is not a composition in JSON.")
+
+
+def _build(block: str, parts: Sequence[Expression], options: Mapping[str, Any], said: str) -> Expression:
+    known = {"average": ("weights",), "average_outputs": ("weights",), "drop": ("layers",)}.get(block, ())
+    for key in options:
+        if key not in known:
+            has = f"It has: {', '.join(known)}." if known else f"{block} has none."
+            raise CompositionError(f"{block} has no '{key}': {said}.", hint=near(key, known) or has)
+    if block == "drop":
+        if len(parts) != 1 or "layers" not in options:
+            raise CompositionError(f"drop takes one part and its layers: {said}.", hint="drop(ner, layers='0-4')")
+        return Drop(parts[0], str(options["layers"]))
+    weights = options.get("weights")
+    if weights is not None:
+        numbers = isinstance(weights, Sequence) and not isinstance(weights, str)
+        if not numbers or any(isinstance(w, bool) or not isinstance(w, int | float) for w in weights):
+            raise CompositionError(f"weights={weights!r} cannot be read.", hint="Write weights=[0.25, 0.75].")
+        return BLOCKS[block](tuple(parts), tuple(weights))  # type: ignore[no-any-return]
+    return BLOCKS[block](tuple(parts))  # type: ignore[no-any-return]
+
+
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<mark>[(),=\[\]])|(?P<quoted>'[^']*'|"[^"]*")|(?P<word>[^\s(),=\[\]'"]+)|(?P<end>$))"""
+)
+
+
+class _Reader:
+    """Reads one expression from left to right."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens: list[str] = []
+        at = 0
+        while at < len(text):
+            found = _TOKEN.match(text, at)
+            if found is None:
+                raise self._unread(text[at:])
+            at = found.end()
+            if not found["end"] and found[0].strip():
+                self.tokens.append(found[0].strip())
+        self.at = 0
+
+    def whole(self) -> Expression:
+        found = self._expression()
+        if self.at < len(self.tokens):
+            raise self._unread(self.tokens[self.at])
+        return found
+
+    def _expression(self) -> Expression:
+        word = self._next()
+        if self._peek() != "(":
+            if word in "()[],=":
+                raise self._unread(word)
+            return Name(word)
+        if word not in BLOCKS:
+            raise CompositionError(
+                f"no block '{word}' in '{self.text}'.", hint=near(word, BLOCKS) or f"There are: {', '.join(BLOCKS)}."
+            )
+        parts: list[Expression] = []
+        options: dict[str, Any] = {}
+        self._take("(")
+        while self._peek() != ")":
+            if self.at + 1 < len(self.tokens) and self.tokens[self.at + 1] == "=":
+                key = self._next()
+                self._take("=")
+                if key in options:
+                    raise CompositionError(f"'{self.text}' says {key} twice.")
+                options[key] = self._value()
+            elif options:
+                raise self._unread(self._next())
+            else:
+                parts.append(self._expression())
+            if self._peek() != ")":
+                self._take(",")
+        self._take(")")
+        return _build(word, parts, options, self.text)
+
+    def _value(self) -> Any:
+        if self._peek() != "[":
+            word = self._next()
+            return word[1:-1] if word[0] in "'\"" else word
+        self._take("[")
+        found: list[float] = []
+        while self._peek() != "]":
+            word = self._next()
+            try:
+                found.append(float(word))
+            except ValueError:
+                raise self._unread(word) from None
+            if self._peek() != "]":
+                self._take(",")
+        self._take("]")
+        return found
+
+    def _peek(self) -> str:
+        return self.tokens[self.at] if self.at < len(self.tokens) else ""
+
+    def _next(self) -> str:
+        if self.at >= len(self.tokens):
+            raise CompositionError(f"'{self.text}' ends too early.", hint="Close its brackets: stack(lang/qu, ner)")
+        self.at += 1
+        return self.tokens[self.at - 1]
+
+    def _take(self, mark: str) -> None:
+        if (word := self._next()) != mark:
+            raise self._unread(word)
+
+    def _unread(self, rest: str) -> CompositionError:
+        return CompositionError(
+            f"'{self.text}' cannot be read at '{rest}'.", hint="Write stack(lang/qu, ner), or drop(ner, layers='0-4')."
+        )
+
+
+def _spell(value: Any) -> str:
+    return f"'{value}'" if isinstance(value, str) else repr(value)
+
+
+def _renamed(value: Any, names: Mapping[str, str]) -> Any:
+    if isinstance(value, str):
+        return names.get(value, value)
+    if isinstance(value, list):
+        return [_renamed(each, names) for each in value]
+    if isinstance(value, dict):
+        return {key: _renamed(each, names) if key in BLOCKS else each for key, each in value.items()}
+    return value
+
+
+def _listed(blocks: Sequence[str]) -> str:
+    words = [block or "names" for block in blocks]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _instead(outer: Expression, inner: Expression) -> str:
+    """What to write for a nesting that has a meaning in another order."""
+    if isinstance(inner, Parallel | Rows) and isinstance(outer, Stack):
+        below = [part for part in outer.parts if part is not inner]
+        each = ", ".join(f"stack({', '.join(map(repr, [*below, part]))})" for part in inner.parts)
+        return f"Write {inner.block}({each})."
+    if isinstance(inner, Fuse):
+        return f'Train it first: adaptree compose "{inner!r}" --name NAME --train DATA, then use that name.'
+    if isinstance(inner, Drop) and isinstance(outer, Average):
+        return "Write drop(average(…), layers=…)."
+    return ""
