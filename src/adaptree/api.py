@@ -15,13 +15,14 @@ from adaptree.data.source import Data, Reader, open_data, reader_for
 from adaptree.data.split import overlap, split, split_again
 from adaptree.data.table import name_of
 from adaptree.errors import TrainingError, UsageError, near
-from adaptree.methods import Method, parse
+from adaptree.methods import Method
 from adaptree.task import Record, Task, check_name
 from adaptree.training import crew
 from adaptree.training.settings import Settings
 
 if TYPE_CHECKING:
     from adaptree.base import Base, Bound
+    from adaptree.compose import Expression
     from adaptree.data.check import Report
     from adaptree.data.encode import Encoder
     from adaptree.store import Store
@@ -66,7 +67,8 @@ def train(
     *,
     name: str = "task",
     base: Base | str | Path = "minilm",
-    method: Method | str = "houlsby",
+    method: Method | str | Expression = "houlsby",
+    on: str | Expression | None = None,
     kind: str | None = None,
     text: str | None = None,
     text_pair: str | None = None,
@@ -88,18 +90,20 @@ def train(
 ) -> Bound:
     """Turn labelled data into a task over a base; with a `store` it is kept there and a stopped run can be resumed.
 
-    `fast` trains fewer layers in quicker steps, where that costs no score. `search` first tries so many
-    settings on a part of the training rows. `settings` are the fields of `adaptree.training.settings.Settings`. Events
-    (dicts) tell `on_event` how it goes.
+    `on` names tasks of the store, or a composition of them, that the new one is trained on top of; a `method` that is
+    spelled fuse(a, b) learns attention over theirs. `fast` trains fewer layers in quicker steps, where that costs no
+    score. `search` first tries so many settings on a part of the training rows. `settings` are the fields of
+    `adaptree.training.settings.Settings`. Events (dicts) tell `on_event` how it goes.
     """
     from adaptree.store import Store
+    from adaptree.training.ground import ground
 
     check_name(name)
     leads = crew.rank() == 0  # of several processes that train together, one writes
     if isinstance(store, str | Path):
         store = Store(store)
     asked = Settings(**_known(settings))
-    how = parse(method)
+    how, below = ground(method, on, store)
     table = open_data(
         data, text=text, pair=text_pair, label=label, kind=kind_of(kind), encoding=encoding, on_event=on_event
     )
@@ -141,6 +145,7 @@ def train(
     if tester is not None:
         parts["test"] = Part(tester, np.arange(len(tester)))
     base = base_of(base, device, threads, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
+    below.check(base.fingerprint, base.name)
     if fast:
         how, asked = preset(how, asked, base, table, lambda text: on_event(_note(text)))
     how.chosen(base.host.sites)
@@ -166,7 +171,7 @@ def train(
             "labels": table.labels,
             "columns": table.said,
             "base": base.name,
-            "method": str(how),
+            "method": str(below.under(how, base.device)),
             "train": len(parts["train"]),
             "validation": len(parts["validation"]),
             "settings": chosen.to_dict(),
@@ -179,9 +184,19 @@ def train(
 
         def trial(method: Method, settings: Settings, watch: Callable[[Event], None]) -> Fit:
             rest = (train_part, validation_part)  # one trunk for the search and for what follows it
-            return fit(base, method, goal, (source, first), (source, held), settings, cover=rest, on_event=watch)
+            trained = below.under(method, base.device)
+            return fit(
+                base,
+                trained,
+                goal,
+                (source, first),
+                (source, held),
+                settings,
+                cover=rest,
+                on_event=watch,
+            )
 
-        same = (table.digest, first.tobytes(), held.tobytes(), base.fingerprint, str(how))
+        same = (table.digest, first.tobytes(), held.tobytes(), base.fingerprint, str(below.under(how, base.device)))
         how, chosen, tried = run_search(
             search, how, chosen, base.width, trial, identity=same, device=base.device, folder=folder, resume=resume,
             on_event=on_event,
@@ -189,7 +204,7 @@ def train(
         resume = resume and folder is not None and (folder / checkpoint.FILE).is_file()  # it may have ended in a trial
     fitted = fit(
         base,
-        how,
+        below.under(how, base.device),
         goal,
         train_part,
         validation_part,
@@ -206,8 +221,11 @@ def train(
     cut = source.truncated + (0 if other is None else checker.truncated)
     if cut:
         on_event(_note(f"{cut:,} texts are longer than {chosen.max_length} tokens and were cut (--max-length)."))
-    extra = fitted.kind.extra() | ({"search": [asdict(each) for each in tried]} if tried else {})
-    task = finish(name, base, how, fitted, chosen, parts, truncated=cut, extra=extra, compare=baselines and leads)
+    extra = fitted.kind.extra() | below.extra | ({"search": [asdict(each) for each in tried]} if tried else {})
+    task = finish(
+        name, base, below.under(how, base.device), fitted, chosen, parts, truncated=cut, extra=extra,
+        compare=baselines and leads, spelled=str(how), made_on=below.tasks,
+    )  # fmt: skip
     if store is not None and folder is not None and leads:
         task = store.add(task)
         _remember(store, base)

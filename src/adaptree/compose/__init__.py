@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from adaptree.compose.compile import Composition, Tasks, compile_, of_task, own
 from adaptree.compose.expression import (
+    BLOCKS,
     Average,
     AverageOutputs,
     Drop,
@@ -29,6 +30,7 @@ from adaptree.compose.expression import (
 from adaptree.compose.together import Parts, plan_of, together, weights_of
 
 __all__ = [
+    "BLOCKS",
     "Average",
     "AverageOutputs",
     "Composition",

@@ -10,6 +10,7 @@ from adaptree.methods.bapna import Bapna
 from adaptree.methods.bitfit import BitFit
 from adaptree.methods.dense import Full, Top
 from adaptree.methods.diff_pruning import DiffPruning
+from adaptree.methods.fusion import Fusion
 from adaptree.methods.houlsby import Houlsby
 from adaptree.methods.ia3 import Ia3
 from adaptree.methods.lora import Lora
@@ -37,6 +38,7 @@ __all__ = [
     "DiffPruning",
     "Entry",
     "Full",
+    "Fusion",
     "Head",
     "Houlsby",
     "HoulsbyAttention",

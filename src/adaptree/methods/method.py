@@ -28,6 +28,8 @@ else:
 """Params: a task's weights by name. Plan: what happens to a module's output, by the module's path in the backbone."""
 
 METHODS: dict[str, type[Method]] = {}
+COMPOSED: dict[str, type[Method]] = {}
+"""Those that are made of other tasks: a record names them, nobody trains them by that name."""
 
 
 class Before:
@@ -90,6 +92,9 @@ class Method:
     dynamic: ClassVar[bool] = False
     """Whether `weights` computes new tensors from v, so that it must be asked before every forward pass."""
 
+    alone: ClassVar[bool] = True
+    """Whether it can be trained by itself; what fuses other tasks' adapters cannot."""
+
     adds: ClassVar[bool] = False
     """Whether `weights` adds to the tensors that it is given, so that two such methods add up."""
 
@@ -107,7 +112,7 @@ class Method:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if name := cls.__dict__.get("name"):
-            METHODS[name] = cls
+            (METHODS if cls.alone else COMPOSED)[name] = cls
 
     def init(self, sites: Sites, model: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
         """The weights at birth, by name; `model` is the backbone, to copy from where a weight starts at the base's."""
@@ -185,14 +190,14 @@ def parse(spelling: str | Method, **changes: Any) -> Method:
         if not match:
             raise MethodError(f"'{spelling}' is not a method.", hint="Write houlsby, houlsby:64 or houlsby(size=64).")
         name, number, inside = match[1], match[2], match[3]
-        if name not in METHODS:
+        if name not in METHODS and name not in COMPOSED:
             load_plugins()
-        if name not in METHODS:
+        if name not in METHODS and name not in COMPOSED:
             raise MethodError(
                 f"no method '{name}'.", hint=near(name, METHODS) or f"There are: {', '.join(sorted(METHODS))}."
             )
-        values = {METHODS[name].main: _read(number)} if number else dict(_pairs(spelling, inside or ""))
-    cls = METHODS[name]
+        values = {_class(name).main: _read(number)} if number else dict(_pairs(spelling, inside or ""))
+    cls = _class(name)
     values |= changes
     known = [f.name for f in fields(cls)]
     for field in values:
@@ -201,6 +206,10 @@ def parse(spelling: str | Method, **changes: Any) -> Method:
                 f"{name} has no field '{field}'.", hint=near(field, known) or f"It has: {', '.join(known)}."
             )
     return cls(**values)
+
+
+def _class(name: str) -> type[Method]:
+    return METHODS.get(name) or COMPOSED[name]
 
 
 def load_plugins() -> None:

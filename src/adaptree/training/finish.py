@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -117,6 +117,8 @@ def finish(
     truncated: int,
     extra: dict[str, Any],
     compare: bool,
+    spelled: str | None = None,
+    made_on: Mapping[str, Task] | None = None,
 ) -> Task:
     """The task of a run, scored on every part but the training rows; `compare` also fits the cheap baselines."""
     training, table = parts["train"], parts["train"].table
@@ -129,7 +131,7 @@ def finish(
         name=name,
         kind=table.kind,
         labels=list(table.labels),
-        method=str(method),
+        method=spelled or str(method),
         base={"name": base.name, "fingerprint": base.fingerprint, "architecture": base.host.sites.architecture},
         pooling=str(settings.pooling),
         max_length=int(settings.max_length or 0),
@@ -152,7 +154,7 @@ def finish(
         examples=_examples(training),
         extra=extra,
     )
-    bound = base.bind(Task(record, fit.v))
+    bound = base.bind(Task(record, fit.v, made_on))
     judged = "test" if "test" in parts else "validation"
     scored: dict[str, tuple[dict[str, float], dict[str, list[float]]]] = {}
     told: dict[str, Any] = {}
@@ -172,7 +174,7 @@ def finish(
         probe={"inputs": probes, "path": "single", "threads": torch.get_num_threads()},
         extra=extra | ({"insight": told} if told else {}),
     )
-    return Task(record, {**fit.v, "probe.logits": bound.logits(probes)})
+    return Task(record, {**fit.v, "probe.logits": bound.logits(probes)}, made_on)
 
 
 def _baselines(training: Part, other: Part) -> dict[str, dict[str, float]]:

@@ -1,0 +1,51 @@
+"""Attention over what several adapters give (Pfeiffer et al. 2021, AdapterFusion, §3.2).
+
+    s = softmax over n of (h Q) · (z_n K)        h: what the adapters read, z_n: what adapter n gives, its skip included
+    o = Σ s_n (z_n V)
+
+This is the paper's form: z_n is adapter n's whole output, and o takes its place. The form of the adapters library
+attends over branches without their skip, adds the residual to o afterwards, and has biases in Q and K.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+NOISE = 1e-6
+"""Off the diagonal of V at birth."""
+
+
+def init(d: int, *, std: float, generator: torch.Generator | None, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Q and K small and random, V the identity but for a little noise: at birth, nearly the mean of the adapters."""
+    q, k, noise = (torch.randn((d, d), generator=generator) for _ in range(3))
+    value = torch.eye(d) + NOISE * noise * (1 - torch.eye(d))
+    return {"query": (std * q).to(dtype), "key": (std * k).to(dtype), "value": value.to(dtype)}
+
+
+def weights(h: Tensor, z: Tensor, p: Mapping[str, Tensor], without: Sequence[int] = ()) -> Tensor:
+    """(B, T, N): how much each adapter counts for each token; those in `without` do not.
+
+    (h Q) · (z_n K) is computed as (h Q Kᵀ) · z_n, once for all n.
+    """
+    scores = torch.einsum("...d,n...d->...n", h @ p["query"] @ p["key"].T, z)
+    if without:
+        scores[..., list(without)] = float("-inf")
+    return scores.softmax(-1)
+
+
+def mix(s: Tensor, z: Tensor, p: Mapping[str, Tensor]) -> Tensor:
+    """Σ s_n (z_n V), computed as (Σ s_n z_n) V."""
+    return torch.einsum("...n,n...d->...d", s, z) @ p["value"]
+
+
+def distance(p: Mapping[str, Tensor]) -> Tensor:
+    """‖V − I‖²: what the regularisation keeps small."""
+    value = p["value"]
+    return (value - torch.eye(len(value), dtype=value.dtype, device=value.device)).square().sum()
+
+
+def count(d: int) -> int:
+    return 3 * d * d

@@ -1,0 +1,146 @@
+"""AdapterFusion: attention over other tasks' adapters, layer by layer (Pfeiffer et al. 2021)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from adaptree.errors import MethodError
+from adaptree.methods.method import Closing, Entry, Method, Params, check_number, part
+from adaptree.methods.pfeiffer import Pfeiffer
+from adaptree.methods.variants import HoulsbyFeedforward
+from adaptree.sites import Site, Sites
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+Watch = Callable[[int, "Tensor"], None]
+"""Told a layer and how much each adapter counts there, (B, T, N)."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Fusion(Method):
+    """Query, key and value for each layer over the outputs of feed-forward adapters, which stay as they are."""
+
+    name: ClassVar[str] = "fusion"
+    main: ClassVar[str] = "regularisation"
+    paper: ClassVar[str] = "Pfeiffer et al. 2021, AdapterFusion: Non-Destructive Task Composition"
+    trains: ClassVar[str] = "query, key and value over other tasks' adapters, the head"
+    choose: ClassVar[str] = "For a small task that larger ones may help: fuse(mnli, qqp, sst2)."
+    lr: ClassVar[float] = 3e-4
+    alone: ClassVar[bool] = False
+
+    regularisation: float = 0.01
+    """How much ‖V − I‖² of each layer adds to the loss."""
+    init_std: float = 0.02
+    """Standard deviation of Q and K at birth."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number(self.name, "regularisation", self.regularisation, float, 0)
+        check_number(self.name, "init_std", self.init_std, float, 0)
+        if self.layers is not None:
+            raise MethodError("fusion: the layers are those of the adapters that it fuses.", hint="Leave them out.")
+
+    # No fields: they are not spelled, and come with the tasks.
+    _parts: ClassVar[tuple[tuple[Method, Params], ...]] = ()
+    _watches: ClassVar[tuple[Watch, ...]] = ()
+    _without: ClassVar[tuple[int, ...]] = ()
+
+    def over(self, parts: Sequence[tuple[Method, Params]]) -> Fusion:
+        for method, _ in parts:
+            if why := unfit(method):
+                raise MethodError(f"fusion: {why}.")
+        return self._with(_parts=tuple(parts))
+
+    def watched(self, watch: Watch) -> Fusion:
+        """The same, telling `watch` what it attends to."""
+        return self._with(_watches=(watch,))
+
+    def without(self, adapters: Sequence[int]) -> Fusion:
+        """The same with some adapters masked: the others share their weight."""
+        return self._with(_without=tuple(adapters))
+
+    def _with(self, **changes: Any) -> Fusion:
+        other = copy.copy(self)
+        for key, value in changes.items():
+            object.__setattr__(other, key, value)
+        return other
+
+    def _sites(self, sites: Sites) -> list[Site]:
+        if not self._parts:
+            raise MethodError("fusion needs adapters to fuse.", hint="--method 'fuse(mnli, qqp)'")
+        layers = {method.chosen(sites) for method, _ in self._parts}
+        if len(layers) > 1:
+            raise MethodError("fusion: the adapters are in different layers.", hint="Fuse tasks of the same layers.")
+        return [site for site in sites.within(layers.pop()) if site.role == "feedforward"]
+
+    def lowest(self, sites: Sites) -> int:
+        return min(method.lowest(sites) for method, _ in self._parts) if self._parts else 0
+
+    def init(self, sites: Sites, model: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
+        from adaptree.core import fusion
+
+        v: dict[str, Tensor] = {}
+        for site in self._sites(sites):
+            born = fusion.init(site.width, std=self.init_std, generator=generator, dtype=sites.dtype)
+            v |= {f"{site.name}.{key}": tensor for key, tensor in born.items()}
+        return v
+
+    def plan(self, sites: Sites, v: Params) -> dict[str, Entry]:
+        plans = [method.plan(sites, own) for method, own in self._parts]
+        plan: dict[str, Entry] = {}
+        for site in self._sites(sites):
+            p = part(v, site.name)
+            path = site.path if site.path in plans[0] else str(site.closing)
+            steps: list[Any] = [each[path] for each in plans]
+            put = self._beside if isinstance(steps[0], Closing) else self._after
+            plan[path] = put(site.layer, steps, p)
+        return plan
+
+    def _beside(self, layer: int, steps: Sequence[Closing], p: Mapping[str, Tensor]) -> Closing:
+        def change(r: Tensor, h: Tensor) -> Tensor:
+            return self._fused(layer, h, [step.changes[0](r, h) for step in steps], p)
+
+        return Closing(change)
+
+    def _after(self, layer: int, steps: Sequence[Any], p: Mapping[str, Tensor]) -> Any:
+        return lambda module, args, h: self._fused(layer, h, [step(module, args, h) for step in steps], p)
+
+    def _fused(self, layer: int, h: Tensor, outputs: Sequence[Tensor], p: Mapping[str, Tensor]) -> Tensor:
+        import torch
+
+        from adaptree.core import fusion
+
+        z = torch.stack(list(outputs))
+        s = fusion.weights(h, z, p, self._without)
+        for watch in self._watches:
+            watch(layer, s)
+        return fusion.mix(s, z, p)
+
+    def count(self, sites: Sites, model: nn.Module) -> dict[str, int]:
+        from adaptree.core import fusion
+
+        return {"adapters": sum(fusion.count(site.width) for site in self._sites(sites)), "norms": 0}
+
+    def penalty(self, v: Params) -> Tensor | None:
+        from adaptree.core import fusion
+
+        if not self.regularisation:
+            return None
+        total: Any = sum(fusion.distance({"value": t}) for name, t in v.items() if name.endswith(".value"))
+        return self.regularisation * total  # type: ignore[no-any-return]
+
+    def decays(self, name: str) -> bool:
+        """V is kept near the identity, not near zero."""
+        return not name.endswith(".value") and super().decays(name)
+
+
+def unfit(method: Method) -> str:
+    """Why a method's adapters cannot be fused; nothing where they can."""
+    if not isinstance(method, Pfeiffer | HoulsbyFeedforward):
+        return f"{method} is not one feed-forward adapter a layer"
+    return f"{method} has norms of its own" if method.norms else ""
