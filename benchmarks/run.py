@@ -212,7 +212,7 @@ def options(words: Sequence[str] | None) -> argparse.Namespace:
     add("--quick", action="store_true", help="the main rows, small, two rounds: under five minutes")
     add("--rows", help=f"only these, by comma: {', '.join(names())}")
     add("--rounds", type=int, help="default: 3, quick 2")
-    add("--train-rows", type=int, help="training rows (default: 500, quick 192)")
+    add("--train-rows", type=int, help="training rows (default: 300, quick 192)")
     add("--epochs", type=int, help="default: 10, quick 2")
     add("--again", action="store_true", help="measure anew what is there")
     add("--threads", type=int, default=os.cpu_count(), help="of every subject; default: all cores")

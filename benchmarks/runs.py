@@ -30,7 +30,7 @@ class Setup:
 
 
 QUICK = Setup(quick=True, rows=192, validation=96, epochs=2, texts=1_000)
-FULL = Setup(quick=False, rows=500, validation=250, epochs=10, texts=10_000)
+FULL = Setup(quick=False, rows=300, validation=150, epochs=10, texts=10_000)
 
 
 def training(

@@ -119,7 +119,8 @@ def markdown(
         "",
         *said,
         "Test scores in points; settings were chosen on validation. "
-        + (f"Means over seeds: {', '.join(several)}, ± their standard deviation; one seed elsewhere. " if several else
+        + (f"Means over seeds: {', '.join(several)}, ± their standard deviation"
+           + ("; one seed elsewhere. " if len(several) < len(seeds) else ". ") if several else
            "One seed: a difference of a point or two on one task says nothing. ")
         + "Rows to train on, to validate, to test: "
         + "; ".join(f"{r['title']} {r['data']['train']:,}, {r['data']['validation']:,}, {r['data'].get('test', 0):,}"
