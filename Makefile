@@ -53,9 +53,9 @@ $(PEERS)/.installed: tests/peers/requirements.txt constraints.txt
 	$(PEERS)/bin/$(PIP) --requirement tests/peers/requirements.txt
 	touch $@
 
-$(PEERS)/numbers/.made: $(PEERS)/.installed tests/peers/models.py tests/peers/make_bottleneck.py tests/peers/make_lora.py
-	$(PEERS)/bin/python tests/peers/make_bottleneck.py $(PEERS)/numbers
-	$(PEERS)/bin/python tests/peers/make_lora.py $(PEERS)/numbers
+MAKERS := $(sort $(wildcard tests/peers/make_*.py))
+$(PEERS)/numbers/.made: $(PEERS)/.installed tests/peers/models.py $(MAKERS)
+	for maker in $(MAKERS); do $(PEERS)/bin/python $$maker $(PEERS)/numbers || exit 1; done
 	touch $@
 
 # What adaptree costs beside its peers. The data's folder is ADAPTREE_DATA; more options: make bench BENCH='--rows epoch'.

@@ -16,7 +16,7 @@ from adaptree import experiments
 from adaptree.cli import main
 from adaptree.compare.cells import full_spelling
 from adaptree.errors import DataError, UsageError
-from adaptree.experiments import comparison, fast, figures, kinds, layers, summary
+from adaptree.experiments import comparison, fast, figures, fusion, kinds, languages, layers, summary
 from adaptree.experiments.grid import Grid
 from adaptree.experiments.tasks import TEST, Task, files, whole
 from tests.bases import tiny_base, words_csv
@@ -149,6 +149,70 @@ def test_the_figure_of_two_ways_beside_each_other_is_drawn(tmp_path: Path) -> No
     assert (tmp_path / "figure.png").stat().st_size > 5000
 
 
+def test_the_figure_of_attention_is_drawn(tmp_path: Path) -> None:
+    told = {"adapters": ["single-0/a@1", "b@2"], "layers": [0, 1], "weights": [[0.2, 0.8], [0.5, 0.5]]}
+    figures.attention({"a": told, "c": {**told, "adapters": ["b@1", "d@1"]}}, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 5000
+
+
+def test_a_small_task_is_fused_from_single_and_joint_adapters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = tiny_base(tmp_path / "base")
+    for name in ("a", "b", "t"):
+        rows = [{"text": f"{i} {word} {name}", "label": word} for i in range(30) for word in ("lion", "saw")]
+        for part in ("train", "test"):
+            put(tmp_path / "data" / name / f"{part}.jsonl.xz", rows)
+    target = fusion.Target("t", test="test", seeds=2)
+    monkeypatch.setattr(fusion, "TARGETS", (target,))
+    monkeypatch.setattr(fusion, "SOURCES", (fusion.Task("a", test="test"), fusion.Task("b", test="test"), target))
+    monkeypatch.setattr(fusion, "METHOD", "pfeiffer:4")
+    monkeypatch.setattr(fusion, "OPTIONS", ("--max-length", "16"))
+    monkeypatch.setattr(fusion, "EPOCHS", 1)
+    page = experiments.run("fusion", tmp_path / "data", tmp_path / "out", base=base, threads=1, command="adaptree …")
+    (line,) = [line for line in page.splitlines() if line.startswith("| t | ") and "±" in line]
+    assert line.count("±") == len(fusion.COLUMNS) - 1, "the joint adapter has one seed"
+    assert page.count("| t | the most attended | ") == 1
+    assert (tmp_path / "out" / "attention.png").is_file()
+
+
+def test_a_language_nobody_labelled_is_answered_in_every_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = tiny_base(tmp_path / "base", mask=True)
+    words = ("lion", "bear", "wolf", "plum")
+    tags = [{"tokens": [f"{i}", word, "there"], "tags": ["O", "B-X", "O"]} for i in range(8) for word in words]
+    for name in ("en.train", "qu.train", "qu.validation"):
+        put(tmp_path / "data" / "panx" / f"{name}.jsonl.xz", tags)
+    put(
+        tmp_path / "data" / "mnli" / "train.jsonl.xz",
+        [{"text_a": f"the {word} {i}"} for i in range(12) for word in words],
+    )
+    text = tmp_path / "data" / "quechua_text" / "quy_open.txt.xz"
+    text.parent.mkdir()
+    text.write_bytes(lzma.compress("".join(f"a {word} {i}\n" for i in range(12) for word in words).encode()))
+    monkeypatch.setattr(languages, "TARGETS", languages.TARGETS[:1])
+    for name in ("LANGUAGE_EPOCHS", "TASK_EPOCHS", "FEW_EPOCHS"):
+        monkeypatch.setattr(languages, name, 1)
+    monkeypatch.setattr(languages, "COMMON", ())
+    small = {"pfeiffer:48": "pfeiffer:4", "pfeiffer:192": "pfeiffer:8"}
+    ways = [
+        dataclasses.replace(
+            way, task=small.get(way.task, way.task), language=small.get(way.language or "", way.language)
+        )
+        for way in languages.WAYS
+    ]
+    monkeypatch.setattr(languages, "WAYS", tuple(ways))
+    page = experiments.run("languages", tmp_path / "data", tmp_path / "out", base=base, threads=1, command="adaptree …")
+    lines = [line for line in page.splitlines() if line.startswith("| (")]
+    assert [line[:5] for line in lines] == ["| (a)", "| (b)", "| (b)", "| (c)", "| (c)", "| (d)", "| (d)", "| (e)"]
+    assert "32 sentences" in page
+    assert "pieces of a word" in page
+
+
+def test_a_paired_difference_is_of_the_same_sentences() -> None:
+    right, wrong = [1.0, 1, 1, 3, 3], [0.0, 1, 1, 2, 3]
+    gain, low, high = languages.paired([wrong] * 5, [right] * 5)
+    assert (gain, low, high) == (1.0, 1.0, 1.0)
+    assert languages.paired([right, wrong] * 20, [right, wrong] * 20) == (0.0, 0.0, 0.0)
+
+
 def test_every_experiment_is_listed_with_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["experiment"]) == 0
     shown = capsys.readouterr().out
@@ -205,5 +269,5 @@ def test_kinds_are_trained_by_the_command_and_their_cells_are_kept(
     assert [line.split(" | ")[5] for line in twice.splitlines() if line.startswith("| t ")] == ["0", "1", "0", "1"]
     (tmp_path / "out" / "t" / "houlsby-4-0.json").unlink()
     monkeypatch.setattr(kinds, "WORKS", (dataclasses.replace(works[0], options=("--kind", "answer")),))
-    with pytest.raises(DataError, match=r"t with houlsby:4: .*kind answer"):
+    with pytest.raises(DataError, match=r"t with houlsby-4-0: .*kind answer"):
         experiments.run("kinds", tmp_path / "data", tmp_path / "out", base=base)

@@ -24,11 +24,15 @@ ORDER = [
     ("task",),  # a task as data
     ("compose",),  # several tasks in one model
     ("host", "kinds"),  # what runs a plan in a model, and what stands on top of it
+    ("passes",),  # rows of several plans in one pass
+    ("several",),  # compositions with several answers
     ("tuned", "base", "insight"),  # a task on any model; the frozen base that many tasks share; what its answers tell
     ("training",),
     ("store",),
     ("api",),  # what the commands call
+    ("joint", "suggest"),  # several tasks trained at once; which stored ones help a new one
     ("demo", "compare", "sklearn"),  # a walk through the api, on data of its own; estimators over it
+    ("composing", "explain", "rebase"),  # tasks made of tasks, a look into them, and tasks on another base
     ("experiments",),  # the papers' tables, made of comparisons
     ("cli",),
     ("__main__",),

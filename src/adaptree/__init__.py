@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from adaptree.api import check, evaluate, train
     from adaptree.base import Base, Bound, load_base
+    from adaptree.compose import Expression, average, average_outputs, drop, fuse, parallel, rows, stack
     from adaptree.errors import AdaptreeError
     from adaptree.kinds import Prediction
     from adaptree.methods import (
@@ -53,6 +54,7 @@ _HOMES = {
     "BitFit": "methods",
     "Bound": "base",
     "DiffPruning": "methods",
+    "Expression": "compose",
     "Full": "methods",
     "Head": "methods",
     "Houlsby": "methods",
@@ -73,9 +75,16 @@ _HOMES = {
     "Top": "methods",
     "Tuned": "tuned",
     "attach": "tuned",
+    "average": "compose",
+    "average_outputs": "compose",
     "check": "api",
+    "drop": "compose",
     "evaluate": "api",
+    "fuse": "compose",
     "load_base": "base",
+    "parallel": "compose",
+    "rows": "compose",
+    "stack": "compose",
     "train": "api",
 }
 
@@ -87,6 +96,7 @@ __all__ = [
     "BitFit",
     "Bound",
     "DiffPruning",
+    "Expression",
     "Full",
     "Head",
     "Houlsby",
@@ -107,9 +117,16 @@ __all__ = [
     "Top",
     "Tuned",
     "attach",
+    "average",
+    "average_outputs",
     "check",
+    "drop",
     "evaluate",
+    "fuse",
     "load_base",
+    "parallel",
+    "rows",
+    "stack",
     "train",
 ]
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, fields
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptree import metrics
+from adaptree.compose import Expression, Name, parse
 from adaptree.data.read import rows as read_rows
-from adaptree.data.source import Data, Reader, open_data, reader_for
+from adaptree.data.source import Data, Reader, open_data
 from adaptree.data.split import overlap, split, split_again
 from adaptree.data.table import name_of
-from adaptree.errors import TrainingError, UsageError, near
+from adaptree.errors import CompositionError, TrainingError, UsageError, WrongBase, near
 from adaptree.methods import Method
 from adaptree.task import Record, Task, check_name
 from adaptree.training import crew
@@ -22,9 +25,9 @@ from adaptree.training.settings import Settings
 
 if TYPE_CHECKING:
     from adaptree.base import Base, Bound
-    from adaptree.compose import Expression
     from adaptree.data.check import Report
     from adaptree.data.encode import Encoder
+    from adaptree.several import Several
     from adaptree.store import Store
     from adaptree.training.loop import Fit
     from adaptree.training.search import Trial
@@ -34,6 +37,9 @@ Event = dict[str, Any]
 KINDS = ("classify", "regress", "tag", "answer", "choose", "mlm")
 CHUNK = 4096
 """Rows that are predicted together from a file: it may be longer than memory."""
+REBASED, EVALUATED = "rebased", "evaluated"
+"""In a record's extra: the base that a task comes from. Beside it in the store: that it was scored where it is now."""
+_WARNED: dict[Any, Any] = {}
 
 
 def check(
@@ -102,7 +108,7 @@ def train(
     leads = crew.rank() == 0  # of several processes that train together, one writes
     if isinstance(store, str | Path):
         store = Store(store)
-    asked = Settings(**_known(settings))
+    asked = Settings(**known_settings(settings))
     how, below = ground(method, on, store)
     table = open_data(
         data, text=text, pair=text_pair, label=label, kind=kind_of(kind), encoding=encoding, on_event=on_event
@@ -122,7 +128,7 @@ def train(
         )
     other = None if validation is None else open_data(validation, encoding=encoding, like=table, on_event=on_event)
     tester = None if test is None else open_data(test, encoding=encoding, like=table, on_event=on_event)
-    _tell(table, other, tester, on_event)
+    tell(table, other, tester, on_event)
 
     import numpy as np
 
@@ -228,7 +234,7 @@ def train(
     )  # fmt: skip
     if store is not None and folder is not None and leads:
         task = store.add(task)
-        _remember(store, base)
+        remember(store, base)
         if fitted.finished:
             checkpoint.remove(folder)
     return base.bind(task)
@@ -241,7 +247,7 @@ def run_folder(store: Store, name: str) -> Path:
 
 def open_task(
     store: Store,
-    reference: str,
+    reference: str | Expression,
     *,
     base: Base | str | Path | None = None,
     device: str = "auto",
@@ -249,33 +255,86 @@ def open_task(
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
     int8: bool = False,
+    evaluating: bool = False,
 ) -> Bound:
-    """A stored task on its base: the one given, else the one that it was trained on."""
-    task = store[reference]
+    """A stored task, or a composition of some, on its base: the one given, else the one that they were trained on.
+
+    parallel(…) and rows(…) are an `InParallel` and a `ByRow`, which answer a line or a file's row as a `Bound` does. A
+    rebased task comes with a warning until it was evaluated, unless that is what it is opened for.
+    """
+    plain = isinstance(reference, str) and "(" not in reference
+    tasks = {"": store[str(reference)]} if plain else _named(store, reference)
+    first = next(iter(tasks.values()))
     if base is None:
-        base = _remembered(store).get(task.record.base["fingerprint"], task.record.base["name"])
+        base = _remembered(store).get(first.record.base["fingerprint"], first.record.base["name"])
     trust = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
-    return base_of(base, device, threads, **trust).bind(task, int8=int8)
+    opened = base_of(base, device, threads, **trust)
+    bound: Bound = opened.bind(first, int8=int8) if plain else opened.bind(reference, tasks=tasks, int8=int8)
+    if not evaluating:
+        for each in getattr(bound, "parts", {"": bound}).values():
+            _warn_of_rebased(store, each)
+    return bound
+
+
+def _named(store: Store, composition: str | Expression) -> dict[str, Task]:
+    """The tasks that a composition names, which are all of one base."""
+    expression = parse(composition)
+    if not expression.names:
+        raise CompositionError(
+            f"{expression!r} is the bare base: it has no task to answer with.", hint="Name a task in it."
+        )
+    tasks = {name: store[name] for name in expression.names}
+    first, *others = tasks.values()
+    for other in others:
+        if other.record.base["fingerprint"] != first.record.base["fingerprint"]:
+            a, b = first.record, other.record
+            raise WrongBase(
+                f"'{a.name}' was trained on the base {a.base['name']} and '{b.name}' on another, {b.base['name']}: "
+                f"{expression!r} has no base to run on.",
+                hint=f"Compose tasks of one base, or: adaptree rebase {b.name} --base {a.base['name']}",
+            )
+    return tasks
+
+
+def _warn_of_rebased(store: Store, bound: Bound) -> None:
+    """Say which tasks were put into another base and never scored there."""
+    for record in (task.record for task in bound.composition.tasks):
+        if REBASED in record.extra and EVALUATED not in store.marks(record.reference):
+            text = (
+                f"'{record.name}' was trained on {record.extra[REBASED]['from']} and put into {record.base['name']}, "
+                f"where nobody has scored it yet.  adaptree evaluate {record.reference} DATA"
+            )
+            warnings.warn_explicit(text, UserWarning, "adaptree", 0, registry=_WARNED)
 
 
 def evaluate(
-    bound: Bound,
+    bound: Bound | Several,
     data: Source,
     *,
     text: str | None = None,
     text_pair: str | None = None,
     label: str | None = None,
     encoding: str = "utf-8",
+    store: Store | None = None,
 ) -> dict[str, Any]:
-    """A task's scores on labelled data, with 95 % intervals."""
+    """A task's scores on labelled data, with 95 % intervals; in its `store` a rebased one then counts as evaluated."""
     import numpy as np
 
+    from adaptree.several import Several
     from adaptree.training.finish import Part, score
 
+    if isinstance(bound, Several):
+        raise UsageError(
+            f"{bound.expression!r} gives several answers, and a row of a file is labelled for one.",
+            hint=f'Evaluate each part: adaptree evaluate "{next(iter(bound.parts))}" DATA',
+        )
     like = _Form(bound.task.record)
     table = open_data(data, text=text, pair=text_pair, label=label, encoding=encoding, like=like, unknown=True)
     scores, spans = score(bound, Part(table, np.arange(len(table))))
-    said = {key: value for key, value in result(bound.task).items() if key != "baselines"}  # those are of other rows
+    if store is not None and REBASED in bound.task.record.extra and len(bound.composition.tasks) == 1:
+        store.mark(bound.task.record.reference, EVALUATED)
+    said = _result_of(bound)
+    del said["baselines"]  # those are of other rows
     if bound.int8:
         said["int8"] = True
     if table.unknown:
@@ -298,7 +357,7 @@ def predict_rows(
     reader: Reader | None = None
     name = name_of(data)
     for number, row in read_rows(data, encoding=encoding):
-        reader = reader or reader_for(bound.task.record, row, asked)
+        reader = reader or bound.reader(row, asked)
         chunk.append((number, row))
         if len(chunk) == CHUNK:
             yield from _answers(bound, chunk, reader, name, min_score)
@@ -311,7 +370,14 @@ def _answers(
     bound: Bound, chunk: list[tuple[int, dict[str, Any]]], reader: Reader, name: str, min_score: float | None
 ) -> Iterator[tuple[dict[str, Any], Any]]:
     inputs = [reader(row, number, name) for number, row in chunk]
-    return zip((row for _, row in chunk), bound.predict(inputs, min_score=min_score), strict=True)
+    return zip((row for _, row in chunk), bound.answer(inputs, min_score), strict=True)
+
+
+def predict_lines(bound: Bound, lines: Iterable[str], *, min_score: float | None = None) -> Iterator[tuple[str, Any]]:
+    """Each line that a user typed, with the answer to it; in order, and some at a time."""
+    lines = iter(lines)
+    while chunk := list(islice(lines, 1024)):
+        yield from zip(chunk, bound.answer([bound.line(line) for line in chunk], min_score), strict=True)
 
 
 def result(task: Task) -> dict[str, Any]:
@@ -331,6 +397,28 @@ def result(task: Task) -> dict[str, Any]:
         "bytes": task.bytes,
         "seconds": record.seconds,
         "seed": record.seed,
+    }
+
+
+def _result_of(bound: Bound) -> dict[str, Any]:
+    """The same of what is bound: a composition is called by its text, and has the price of all tasks in it."""
+    said = result(bound.task)
+    expression = bound.composition.expression
+    if isinstance(expression, Name):
+        return said
+    tasks = {task.record.reference: task for task in bound.composition.tasks}
+    records = [task.record for task in tasks.values()]
+    return {
+        **said,
+        "task": repr(expression),
+        "version": None,
+        "parts": list(tasks),
+        "method": bound.spelled,
+        "parameters": {"trained": sum(record.parameters.get("trained", 0) for record in records)},
+        "trained_percent": sum(record.trained_percent for record in records),
+        "bytes": sum(task.bytes for task in tasks.values()),
+        "seconds": sum(record.seconds for record in records),
+        "seed": None,
     }
 
 
@@ -370,7 +458,8 @@ def kind_of(name: str | None) -> str | None:
     return name
 
 
-def _known(settings: dict[str, Any]) -> dict[str, Any]:
+def known_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """The same; one that there is not is refused."""
     names = [f.name for f in fields(Settings)]
     for name in settings:
         if name not in names:
@@ -383,7 +472,7 @@ def _note(text: str) -> Event:
     return {"event": "note", "text": text}
 
 
-def _tell(table: Data, other: Data | None, tester: Data | None, on_event: Callable[[Event], None]) -> None:
+def tell(table: Data, other: Data | None, tester: Data | None, on_event: Callable[[Event], None]) -> None:
     """What a user should know of the data before training starts."""
     for part, of in (("validation", other), ("test", tester)):
         if of is not None and (shared := overlap(table, of)):
@@ -431,7 +520,8 @@ def _remembered(store: Store) -> dict[str, str]:
         return {}
 
 
-def _remember(store: Store, base: Base) -> None:
+def remember(store: Store, base: Base) -> None:
+    """Note where this machine has a base, for the tasks of a store."""
     known = _remembered(store)
     kept = known.get(base.fingerprint)
     if kept is None or (Path(kept).is_absolute() and not Path(kept).is_dir()):  # a place that still holds it is kept

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from adaptree import cache, compose, kinds
-from adaptree.compose import Composition, Expression, Parts, Tasks
+from adaptree.compose import Composition, Expression, Parallel, Parts, Rows, Tasks
+from adaptree.compose.blocks import Dropped
 from adaptree.core.int8 import quantise
 from adaptree.data.batch import collate, group
 from adaptree.data.encode import Encoder, Row
+from adaptree.data.source import Reader, reader_for
 from adaptree.errors import BaseError, CompositionError, TaskCorrupt, UsageError, WrongBase
 from adaptree.fingerprint import SETTINGS, fingerprint
 from adaptree.host import Host, share
@@ -25,6 +27,7 @@ from adaptree.kinds.kind import as_texts, pool
 from adaptree.kinds.pretrained import words_head
 from adaptree.methods import Params, Plan
 from adaptree.models import config_of, limit_of, locate
+from adaptree.several import ByRow, InParallel
 from adaptree.sites import Architecture
 
 if TYPE_CHECKING:
@@ -95,6 +98,10 @@ class Base:
         with self.host.running({}):
             return _vectors(self, texts, self.limit, self.pooling, batch_size, None)
 
+    @overload
+    def bind(self, task: Task, *, on: Sequence[Task] | None = None, int8: bool = False) -> Bound: ...
+    @overload
+    def bind(self, task: str | Expression, *, tasks: Tasks | None = None, int8: bool = False) -> Any: ...
     def bind(
         self,
         task: Task | str | Expression,
@@ -102,14 +109,20 @@ class Base:
         tasks: Tasks | None = None,
         on: Sequence[Task] | None = None,
         int8: bool = False,
-    ) -> Bound:
+    ) -> Any:
         """The base with this task, or with a composition of some in `tasks`: predicts, and leaves all as they are.
 
-        `on` puts others below the task, the lowest first, whatever it was trained on. `int8` computes the linear maps
-        in whole numbers, in a copy of the base: quicker on a processor, and refused when it changes the answers.
+        A `Bound`; for parallel(…) an `InParallel`, for rows(…) a `ByRow`, which have several answers. `on` puts others
+        below the task, the lowest first, whatever it was trained on. `int8` computes the linear maps in whole numbers,
+        in a copy of the base: quicker on a processor, and refused when it changes the answers.
         """
         if isinstance(task, str | Expression):
-            return Bound(self, compose.compile_(task, tasks if tasks is not None else {}, self.device), int8=int8)
+            expression, tasks = compose.parse(task), tasks if tasks is not None else {}
+            if isinstance(expression, Parallel | Rows):
+                parts = {repr(part): self.bind(part, tasks=tasks, int8=int8) for part in expression.parts}
+                several = InParallel if isinstance(expression, Parallel) else ByRow
+                return several(expression, self, parts)
+            return Bound(self, compose.compile_(expression, tasks, self.device), int8=int8)
         return Bound(self, compose.of_task(task, on=on, device=self.device), int8=int8)
 
     def __repr__(self) -> str:
@@ -137,6 +150,8 @@ class Bound:
         """How many texts were longer than the task takes, and cut."""
         self.method = composition.parts[-1][0]
         self._v = composition.v
+        if isinstance(self.method, Dropped):
+            self._v = self.method.left(base.host.sites, self._v)
         try:
             self._plan, self._host = self._place(composition.parts)
         except KeyError as error:
@@ -164,6 +179,16 @@ class Bound:
             quantise(tree.backbone)
         tree.bind(plan)
         return None, tree
+
+    @property
+    def guest(self) -> tuple[Plan, Params] | None:
+        """What it does on the base itself; none where it replaces the base's weights, or leaves it alone."""
+        return None if self._plan is None or self.method.outside else (self._plan, self._v)
+
+    @property
+    def spelled(self) -> str:
+        """Its methods, from the lowest to the topmost."""
+        return ", ".join(str(method) for method, _ in self.composition.parts)
 
     @property
     def int8(self) -> bool:
@@ -198,6 +223,18 @@ class Bound:
         units, out = self.run(asked, batch_size)
         return self.kind.predictions(out, units, asked, min_score)
 
+    def answer(self, asked: Any, min_score: float | None = None) -> list[Any]:
+        """The same for what `line` and `reader` give."""
+        return self.predict(asked, min_score=min_score)
+
+    def line(self, line: str) -> Any:
+        """One line that a user typed, as an input."""
+        return self.kind.line(line, self.task.record)
+
+    def reader(self, first: Mapping[str, Any], asked: Mapping[str, str | None]) -> Reader:
+        """How the rows of a file become inputs."""
+        return reader_for(self.task.record, first, asked)
+
     def answers(self, inputs: Any, *, batch_size: int = 64) -> Any:
         """What is scored against what is right, for each input."""
         units, out = self.run(self.kind.inputs(inputs, self.task.record), batch_size)
@@ -223,13 +260,17 @@ class Bound:
     def run(self, inputs: list[Any], batch_size: int = 64) -> tuple[list[Unit], Out]:
         """The units of inputs, as the kind reads them from a file, and what the head gives for each of their rows."""
         if self.method.outside:
-            return [], self.method.logits(self._v, inputs)
-        units = self.kind.units(self.base.encoder, inputs, self.task.record.max_length) if inputs else []
-        self.truncated += sum(any(row.truncated for row in unit) for unit in units)
-        units = list(self.kind.drawn(units, None))
+            return [], self.method.logits(self._v, inputs) if inputs else torch.empty(0, self.kind.width)
+        units = self.read(inputs)
         out = self._compute(units, batch_size)
         self._compare(units, out, batch_size)
         return units, out
+
+    def read(self, inputs: list[Any]) -> list[Unit]:
+        """The units of inputs, before anything is computed."""
+        units = self.kind.units(self.base.encoder, inputs, self.task.record.max_length) if inputs else []
+        self.truncated += sum(any(row.truncated for row in unit) for unit in units)
+        return list(self.kind.drawn(units, None))
 
     def _compute(self, units: Sequence[Unit], batch_size: int) -> Out:
         pooling = self.task.record.pooling
@@ -249,7 +290,7 @@ def _vectors(base: Base, texts: list[Any], max_length: int, pooling: str, batch_
     with torch.inference_mode():
         for at in group([len(row.ids) for row in rows], batch_size):
             hidden, mask = base.hidden([rows[i] for i in at], host)
-            out[torch.from_numpy(at)] = pool(hidden, mask, pooling).cpu()
+            out[torch.from_numpy(at)] = pool(hidden, mask, pooling).float().cpu()
     return out
 
 

@@ -41,6 +41,8 @@ PROBE = "probe."
 ON, FUSES, NEEDS = "on", "fuses", "needs"
 """In a record's extra: the composition that a task was trained on, the one that it fuses, and the tasks that both name,
 with the digests of their tensors."""
+MADE_OF = "made_of"
+"""In a record's extra: the composition that a task's weights were computed from, each name with its version."""
 TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR})  # a rename met something that was there before
 
 _PART = r"[a-z0-9][a-z0-9_-]{0,63}"

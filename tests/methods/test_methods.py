@@ -34,6 +34,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "activation": st.sampled_from(sorted(ACTIVATIONS)),
     "init_std": st.floats(0, 1e6, allow_nan=False) | st.integers(0, 3),
     "norms": st.booleans(),
+    "invertible": st.booleans(),
     "depth": st.integers(2, 9),
     "scale": st.floats(0.1, 100),
     "rank": st.integers(1, 300),

@@ -31,7 +31,7 @@ _PFEIFFER = """@inproceedings{pfeiffer2021adapterfusion,
   pages     = {487--503},
   year      = {2021}
 }"""
-CITATIONS = {"pfeiffer": _PFEIFFER}  # beside Houlsby's, by the method's name
+CITATIONS = {"pfeiffer": _PFEIFFER, "fusion": _PFEIFFER}  # beside Houlsby's, by the method's name
 
 
 def write(record: Record) -> str:
@@ -68,6 +68,12 @@ WHAT: Mapping[str, Callable[[Record], str]] = {
     "attached": lambda record: "Weights trained on a user's own Hugging Face model.",
 }
 """What a task of each form does."""
+MADE_OF = {
+    "fuses": "It is made of {}: in each layer it attends to what their adapters give.",
+    "made_of": "It is made of {}, and was not trained itself.",
+    "on": "It runs on top of {}.",
+}
+"""What a task has of others, by what its record's extra says."""
 GIVEN = {
     "answer": ('("a question?", "the text with the answer")', "--file questions.jsonl"),
     "choose": ('("a text", ["a choice", "another"])', "--file questions.jsonl"),
@@ -98,6 +104,7 @@ def _what(record: Record) -> str:
     lines = [
         does,
         f"It is {code(record.method)} on the frozen base {code(base.get('name', '?'))}, which it leaves unchanged.",
+        *(said.format(code(record.extra[key])) for key, said in MADE_OF.items() if record.extra.get(key)),
         f"Base fingerprint: {code(base['fingerprint'])}." if base.get("fingerprint") else "",
     ]
     return "\n".join(line for line in lines if line)

@@ -55,4 +55,18 @@ def root(
     pass
 
 
-from adaptree.cli import check, compare, demo, evaluate, experiment, methods, predict, tasks, train  # noqa: E402, F401  # each adds its commands
+from adaptree.cli import (  # noqa: E402, F401  # each adds its commands
+    check,
+    compare,
+    compose,
+    demo,
+    evaluate,
+    experiment,
+    explain,
+    methods,
+    predict,
+    rebase,
+    suggest,
+    tasks,
+    train,
+)

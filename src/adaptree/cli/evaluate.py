@@ -14,7 +14,7 @@ from adaptree.cli.show import Format, emit, emit_one, out
 
 @app.command()
 def evaluate(
-    task: Annotated[str, typer.Argument(help="A task's name, or name@version.")],
+    task: Annotated[str, typer.Argument(help="A task's name, name@version, or a composition: stack(a, b).")],
     data: Annotated[str, typer.Argument(help="A labelled file.")],
     base: options.BaseOption = None,
     text: options.Text = None,
@@ -35,11 +35,12 @@ def evaluate(
     from adaptree import api
     from adaptree.store import Store
 
+    where = Store(store)
     bound = api.open_task(
-        Store(store), task, base=base, device=device, threads=threads, trust_remote_code=trust_remote_code,
-        allow_pickle=allow_pickle, int8=int8,
+        where, task, base=base, device=device, threads=threads, trust_remote_code=trust_remote_code,
+        allow_pickle=allow_pickle, int8=int8, evaluating=True,
     )  # fmt: skip
-    result = api.evaluate(bound, data, encoding=encoding, text=text, text_pair=text_pair, label=label)
+    result = api.evaluate(bound, data, encoding=encoding, text=text, text_pair=text_pair, label=label, store=where)
     tell_cut(bound, quiet)
     if form is not Format.table:
         emit_one(result, form)

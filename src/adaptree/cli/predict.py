@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterable, Iterator
-from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 import typer
 
@@ -15,13 +14,10 @@ from adaptree.cli.app import app
 from adaptree.cli.show import Format, emit, say
 from adaptree.errors import DataError, UsageError
 
-if TYPE_CHECKING:
-    from adaptree.base import Bound
-
 
 @app.command()
 def predict(
-    task: Annotated[str, typer.Argument(help="A task's name, or name@version.")],
+    task: Annotated[str, typer.Argument(help="A task's name, name@version, or a composition: stack(a, b).")],
     texts: Annotated[list[str] | None, typer.Argument(help="Texts; - reads them from stdin, one a line.")] = None,
     file: Annotated[
         str | None, typer.Option("--file", help="A data file: its columns are kept, the answer's added.")
@@ -41,7 +37,11 @@ def predict(
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Answer texts, one after the other, in their order. The two texts of a pair are separated by a tab."""
+    """Answer texts, one after the other, in their order. The two texts of a pair are separated by a tab.
+
+    parallel(a, b) answers each with every part. rows(a, b) wants the name of a part and a tab before each text, or a
+    column 'task' in the file.
+    """
     from adaptree import api
     from adaptree.data.read import names
     from adaptree.store import Store
@@ -64,7 +64,7 @@ def predict(
         return
     form = form or Format.table
     lines = _stdin(encoding) if texts == ["-"] else iter(texts or [])
-    pairs = _answer_lines(bound, lines, min_score)
+    pairs = api.predict_lines(bound, lines, min_score=min_score)
     if form in (Format.json, Format.jsonl):
         emit((answer.to_dict() for _, answer in pairs), form)
     else:
@@ -72,13 +72,13 @@ def predict(
     tell_cut(bound, quiet)
 
 
-def tell_cut(bound: Bound, quiet: bool) -> None:
-    """Say it when texts were longer than the task takes."""
-    if bound.truncated:
-        say(
-            f"note: {bound.truncated:,} texts are longer than {bound.task.record.max_length} tokens and were cut.",
-            quiet,
-        )
+def tell_cut(bound: Any, quiet: bool) -> None:
+    """Say it when texts were longer than a task takes."""
+    several = getattr(bound, "parts", {})
+    for name, part in several.items() or [("", bound)]:
+        if part.truncated:
+            most = f"{part.task.record.max_length} tokens{f' of {name}' if name else ''}"
+            say(f"note: {part.truncated:,} texts are longer than {most} and were cut.", quiet)
 
 
 def _stdin(encoding: str) -> Iterator[str]:
@@ -89,13 +89,6 @@ def _stdin(encoding: str) -> Iterator[str]:
             yield line.rstrip("\r\n")
     except (UnicodeError, LookupError) as error:
         raise DataError(f"stdin cannot be read: {error}.", hint="Choose how: --encoding latin-1") from error
-
-
-def _answer_lines(bound: Bound, lines: Iterable[str], min_score: float | None) -> Iterator[tuple[str, Any]]:
-    lines = iter(lines)
-    while chunk := list(islice(lines, 1024)):
-        inputs = [bound.kind.line(line, bound.task.record) for line in chunk]
-        yield from zip(chunk, bound.predict(inputs, min_score=min_score), strict=True)
 
 
 def _beside(row: dict[str, Any], answer: Any, names: list[str]) -> dict[str, Any]:

@@ -12,17 +12,22 @@ import typer
 from adaptree.cli import app as options
 from adaptree.cli.app import app
 from adaptree.cli.show import Format, Progress, emit, emit_one, out, say, size
-from adaptree.errors import TrainingError
+from adaptree.errors import TrainingError, UsageError
 
 
 @app.command()
 def train(
-    data: Annotated[str, typer.Argument(help="csv, tsv, jsonl or parquet, also .gz or .xz.")],
+    data: Annotated[
+        list[str], typer.Argument(help="csv, tsv, jsonl or parquet, also .gz or .xz; several with --joint.")
+    ],
     name: Annotated[str, typer.Option("--name", help="The task's name.")],
     base: options.BaseOption = "minilm",
     method: Annotated[
-        str, typer.Option(help="houlsby, houlsby:64, pfeiffer, or in full houlsby(size=64, …).")
+        str, typer.Option(help="houlsby, houlsby:64, in full houlsby(size=64, …), or fuse(a, b) of other tasks.")
     ] = "houlsby",
+    on: Annotated[
+        str | None, typer.Option("--on", help="Train on top of this task, or composition, which stays as it is.")
+    ] = None,
     size_: Annotated[
         int | None, typer.Option("--size", help="The method's main number: the bottleneck's width.")
     ] = None,
@@ -74,6 +79,12 @@ def train(
     search: Annotated[
         int | None, typer.Option(min=1, help="First try so many settings (lr, size, epochs) on a part of the data.")
     ] = None,
+    joint: Annotated[
+        bool, typer.Option("--joint", help="One set of adapters for several files, with a head each: NAME/FILE.")
+    ] = False,
+    temperature: Annotated[
+        float | None, typer.Option(help="Of --joint: at 1 (default) each row once, the larger the more even.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped or killed.")] = False,
     tensorboard: Annotated[Path | None, typer.Option(help="Also write the curves to this folder.")] = None,
     trust_remote_code: options.TrustRemoteCode = False,
@@ -85,29 +96,45 @@ def train(
 ) -> int:
     """Turn a file of labelled text into a task."""
     from adaptree import api
-    from adaptree.methods import parse
+    from adaptree.methods import Method, parse
     from adaptree.store import Store
     from adaptree.training import crew
 
     quiet = quiet or crew.rank() > 0
-    how = parse(method)
-    changes: dict[str, Any] = {} if layers is None else {"layers": layers}
-    if size_ is not None:
-        changes[how.main] = size_
+    how: Method | str = method
+    if size_ is not None or layers is not None:
+        if method.strip().startswith("fuse("):
+            raise UsageError("--size and --layers are of one method: what is fused has them.", hint="Leave them out.")
+        how = parse(method)
+        changes: dict[str, Any] = {} if layers is None else {"layers": layers}
+        if size_ is not None:
+            changes[how.main] = size_
+        how = parse(how, **changes)
     where = Store(store)
     listeners = [] if tensorboard is None else [_tensorboard(tensorboard)]
+    asked: dict[str, Any] = {
+        "name": name, "base": base or "minilm", "method": how, "on": on, "kind": kind, "text": text,
+        "text_pair": text_pair, "label": label, "encoding": encoding, "store": where, "resume": resume,
+        "device": device, "threads": threads, "trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle,
+        "epochs": epochs, "lr": lr, "batch_size": batch_size, "max_length": max_length, "max_steps": max_steps,
+        "seed": seed, "metric": metric, "pooling": pooling, "patience": patience, "windows": windows,
+        "whole_words": whole_words, "class_weights": class_weights, "dropout": dropout, "trunk": trunk,
+        "accumulate": accumulate, "precision": precision,
+    }  # fmt: skip
+    if joint:
+        from adaptree.cli.joint import train_jointly
+
+        refused = {"--validation": validation, "--test": test, "--fast": fast, "--search": search}
+        heat = {} if temperature is None else {"temperature": temperature}
+        return train_jointly(data, refused, Progress(quiet, listeners), form, quiet, _again, **asked, **heat)
+    if len(data) > 1 or temperature is not None:
+        what = "the temperature is" if temperature is not None else f"{len(data)} files are"
+        raise UsageError(f"{what} for training several tasks at once.", hint="Add --joint.")
     try:
         with Progress(quiet, listeners) as progress:
             bound = api.train(
-                data, name=name, base=base or "minilm", method=parse(how, **changes), kind=kind, text=text,
-                text_pair=text_pair, label=label, validation=validation, test=test, encoding=encoding, store=where,
-                resume=resume, device=device, threads=threads, on_event=progress, trust_remote_code=trust_remote_code,
-                allow_pickle=allow_pickle, epochs=epochs, lr=lr, batch_size=batch_size, max_length=max_length,
-                max_steps=max_steps, seed=seed, metric=metric, pooling=pooling, patience=patience,
-                windows=windows, whole_words=whole_words, class_weights=class_weights, dropout=dropout, trunk=trunk,
-                accumulate=accumulate, precision=precision,
-                fast=fast, search=search,
-            )  # fmt: skip
+                data[0], validation=validation, test=test, fast=fast, search=search, on_event=progress, **asked
+            )
     except KeyboardInterrupt:
         kept = api.run_folder(where, name)
         if not any(kept.glob("*.safetensors")) and not (kept / "search.jsonl").exists():
@@ -163,8 +190,6 @@ def report(result: dict[str, Any]) -> None:
 
 def _tensorboard(folder: Path) -> Any:
     """A listener that writes the curves for TensorBoard."""
-    from adaptree.errors import UsageError
-
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:

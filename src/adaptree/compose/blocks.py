@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from adaptree.compose.together import Parts, plan_of, steps_of, weights_of
 from adaptree.errors import CompositionError
 from adaptree.methods import Action, Before, Entry, Method, Params, Plan
+from adaptree.methods.pfeiffer import INVERTIBLE
 from adaptree.sites import Sites, parse_layers
 
 if TYPE_CHECKING:
@@ -63,6 +64,12 @@ class Dropped(Block):
         gone = parse_layers(self.spec, sites.depth)
         whole = weights_of(sites, frozen, self.parts)
         return {name: tensor for name, tensor in whole.items() if sites.layer_of(name) not in gone}
+
+    def left(self, sites: Sites, v: Params) -> Params:
+        """What is left of an answering task's weights: without layer 0 nothing is coupled, and nothing to invert."""
+        if 0 not in parse_layers(self.spec, sites.depth):
+            return v
+        return {name: tensor for name, tensor in v.items() if not name.startswith(f"{INVERTIBLE}.")}
 
 
 class MeanOfWeights(Block):

@@ -83,6 +83,8 @@ class _Compiler:
             return self._blended(expression, bare)
         if isinstance(expression, Drop):
             inner = self.read(expression.inside, bare)
+            for method in (method for method, _ in inner.parts if method.outside):
+                raise CompositionError(f"{method.name} leaves the base alone: it has no layers to drop.")
             parts = [(Dropped(inner.parts, expression.layers), norms_of(inner.parts))]
             return Composition(expression, parts, inner.task, inner.v, inner.tasks)
         if isinstance(expression, Fuse):
@@ -135,7 +137,8 @@ class _Compiler:
         heads = _mean_head(expression, inside, expression.shares)
         mean = _mean([v for _, v in whole], expression.shares)
         if mean is None:  # δs over other places
-            method, mean = MeanOfWeights(whole, expression.shares), {**norms_of(whole), **heads}
+            method, mean = MeanOfWeights(whole, expression.shares), norms_of(whole)
+        mean |= heads
         return Composition(expression, [*first.parts[:-1], (method, mean)], first.task, mean, _everyone(inside))
 
     def _blended(self, expression: AverageOutputs, bare: bool) -> Composition:
@@ -189,15 +192,39 @@ def _alike(expression: Expression, inside: Sequence[Composition]) -> Composition
                 )
         if isinstance(expression, Average) and a.extra.get(ON) != b.extra.get(ON):
             raise CompositionError(f"{expression!r}: '{a.name}' and '{b.name}' were trained on other tasks.")
+        if isinstance(expression, Average) and a.extra.get(FUSES) != b.extra.get(FUSES):
+            raise CompositionError(
+                f"{expression!r}: '{a.name}' and '{b.name}' fuse other tasks: their weights have no mean.",
+                hint="average_outputs(…) takes the mean of what they give.",
+            )
     return first
 
 
 def _mean_head(expression: Expression, inside: Sequence[Composition], shares: tuple[float, ...]) -> dict[str, Tensor]:
-    heads = [{name: t for name, t in each.v.items() if name.startswith("head.")} for each in inside]
+    first = inside[0].task
+    heads = [_scaled({n: t for n, t in each.v.items() if n.startswith("head.")}, each.task, first) for each in inside]
     found = _mean(heads, shares)
     if found is None:
         raise CompositionError(f"{expression!r}: the heads have other shapes.", hint="Average tasks of one kind.")
     return found
+
+
+def _scaled(head: dict[str, Tensor], task: Task | None, like: Task | None) -> dict[str, Tensor]:
+    """A head that says the same numbers on another task's scale; they are learned without their mean and spread."""
+    if task is None or like is None or task.record.kind != "regress":
+        return head
+    (mean, std), (wanted, unit) = (_scale(each, head["head.bias"]) for each in (task, like))
+    if mean.equal(wanted) and std.equal(unit):
+        return head
+    weight, bias = head["head.weight"], head["head.bias"]
+    return {"head.weight": weight * (std / unit)[:, None], "head.bias": (bias * std + mean - wanted) / unit}
+
+
+def _scale(task: Task, like: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean and the spread of the numbers that a task was trained on."""
+    extra = task.record.extra
+    several = extra.get("means", [extra.get("mean")]), extra.get("stds", [extra.get("std")])
+    return like.new_tensor(several[0]), like.new_tensor(several[1])
 
 
 def _mean(of: Sequence[Params], shares: tuple[float, ...]) -> dict[str, Tensor] | None:

@@ -105,6 +105,13 @@ class Encoder:
             rows.append(Row(ids, types, bool(encoding.overflowing) or longer))
         return rows
 
+    @property
+    def unknown_id(self) -> int:
+        """The piece that stands for what has none of its own; -1 where everything has."""
+        word = getattr(self._tokenizer.model, "unk_token", None)
+        found = self._tokenizer.token_to_id(word) if word else None
+        return -1 if found is None else int(found)
+
     def pieces(self, texts: Sequence[str]) -> list[Pieces]:
         """The word pieces of whole texts, however long; a kind of task puts windows of them into rows with `row`."""
         if any(len(text) > AT_ONCE for text in texts):

@@ -12,7 +12,7 @@ from typing import Any
 from adaptree.errors import UsageError, near
 from adaptree.experiments.tasks import Asked
 
-NAMES = ("comparison", "fast", "kinds", "layers")
+NAMES = ("comparison", "fast", "fusion", "kinds", "languages", "layers")
 
 
 def about(name: str) -> str:

@@ -62,3 +62,37 @@ def beside(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     axis.grid(alpha=0.3)
     axis.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=DPI)
+
+
+def attention(found: Mapping[str, Mapping[str, Any]], path: Path) -> None:
+    """What fusions attend to: a panel for each layer, a row for each target, a column for each adapter."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    targets = list(found)
+    plain = {name: [_plain(each) for each in told["adapters"]] for name, told in found.items()}
+    adapters = sorted({each for names in plain.values() for each in names}, key=lambda name: (name in targets, name))
+    layers = found[targets[0]]["layers"]
+    columns = min(3, len(layers))
+    rows = -(-len(layers) // columns)
+    figure = Figure(figsize=(1.5 + 3.6 * columns, 1.0 + (0.9 + 0.33 * len(targets)) * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    most = max(weight for told in found.values() for layer in told["weights"] for weight in layer)
+    drawn: Any = None
+    for number, panel in enumerate(panels.flat):
+        if number >= len(layers):
+            panel.set_visible(False)
+            continue
+        here = {name: dict(zip(plain[name], told["weights"][number], strict=True)) for name, told in found.items()}
+        weights = [[here[name].get(each, float("nan")) for each in adapters] for name in targets]
+        drawn = panel.imshow(weights, cmap="Greens", vmin=0, vmax=most, aspect="auto")
+        panel.set_title(f"layer {layers[number]}", fontsize=9)
+        panel.set_xticks(range(len(adapters)), adapters, rotation=90, fontsize=8)
+        panel.set_yticks(range(len(targets)), targets, fontsize=8)
+    figure.colorbar(drawn, ax=panels, shrink=0.8, label="mean attention")
+    figure.savefig(path, dpi=DPI)
+
+
+def _plain(reference: str) -> str:
+    return reference.partition("@")[0].rpartition("/")[2]

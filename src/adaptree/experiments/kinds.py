@@ -1,23 +1,20 @@
 """Every kind of task on real data: adapters beside full fine-tuning and a head alone.
 
 SQuAD's answers, entities in English and Swahili, two of multiple choice, and Quechua's words. A cell is one `adaptree
-train` in a process of its own, and its JSON is what is kept.
+train` in a process of its own, and its JSON is what is kept; one that was stopped is gone on with.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import random
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adaptree.compare.files import read, write, writing
-from adaptree.errors import DataError
+from adaptree.compare.files import read, writing
+from adaptree.experiments.commands import trained
 from adaptree.experiments.tasks import Asked, lines_of, named
 
 METHODS = ("head", "houlsby:64", "full")
@@ -56,9 +53,7 @@ def run(asked: Asked) -> str:
         train, test = cut(work, asked.data, out / "rows")
         for method in work.methods:
             for seed in range(asked.seeds or 1):
-                if read(path := cell(out, work, method, seed)).get("metrics") is None:
-                    asked.on_event({"event": "note", "text": f"{work.name}, {method}, seed {seed}"})
-                    _train(work, method, seed, train, test, path, asked)
+                _train(work, method, seed, train, test, cell(out, work, method, seed), asked)
     page = table(out, asked.command)
     with writing(out / "table.md"):
         (out / "table.md").write_text(page)
@@ -92,17 +87,10 @@ def _sample(rows: list[str], most: int | None) -> list[str]:
 
 
 def _train(work: Work, method: str, seed: int, train: Path, test: Path, path: Path, asked: Asked) -> None:
-    words = [
-        sys.executable, "-m", "adaptree", "train", str(train), "--test", str(test), "--name", work.name,
-        "--method", method, "--epochs", str(work.epochs), "--seed", str(seed), "--base", str(asked.base), "--format",
-        "json", "--quiet", "--precision", "bf16", "--store", str(path.parent / "store"), *work.options,
-        *(("--threads", str(asked.threads)) if asked.threads else ()),
-    ]  # fmt: skip
-    path.parent.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        raise DataError(f"{work.name} with {method}: {(done.stderr.strip().splitlines() or ['no word'])[-1]}")
-    write(path, {**json.loads(done.stdout), "train_rows": _count(train), "test_rows": _count(test)})
+    options: list[str | Path] = ["--test", test, "--method", method, "--epochs", str(work.epochs), "--seed", str(seed)]
+    options += ["--precision", "bf16", *work.options]
+    rows = {"train_rows": _count(train), "test_rows": _count(test)}
+    trained(path, train, path.stem, path.parent / "store", options, asked, **rows)
 
 
 def _count(path: Path) -> int:

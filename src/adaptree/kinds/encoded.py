@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,6 +42,10 @@ class Encoded:
 
     def golds(self, indices: Array) -> Golds:
         return self.table.golds(indices)
+
+    def sampled(self, rows: Array, seed: Sequence[int]) -> Array:
+        """The rows of an epoch, drawn by `seed`: all of them, where they are of one table."""
+        return rows
 
     @property
     def truncated(self) -> int:

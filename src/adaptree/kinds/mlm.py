@@ -15,11 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from adaptree.core import invertible
 from adaptree.core.bottleneck import truncated_normal
 from adaptree.data.encode import Encoder, Row
 from adaptree.errors import UsageError
 from adaptree.kinds.kind import Kind, Out, Unit
 from adaptree.methods import Params
+from adaptree.methods.pfeiffer import coupling
 from adaptree.scoring import bootstrap
 
 if TYPE_CHECKING:
@@ -190,6 +192,8 @@ def _said(x: Tensor, gold: Tensor, v: Params, embeddings: Tensor) -> tuple[Tenso
     """(places, 2): the loss, and whether the likeliest piece is right; and the logits, (places, vocabulary)."""
     x = F.gelu(F.linear(x, v["head.dense.weight"], v["head.dense.bias"]))
     x = F.layer_norm(x, x.shape[-1:], v["head.norm.weight"], v["head.norm.bias"], 1e-12)
+    if coupled := coupling(v):  # the embeddings went in coupled: what is compared with them is uncoupled
+        x = invertible.invert(x, coupled)
     logits = F.linear(x, embeddings, v["head.bias"]).float()
     return torch.stack(
         [F.cross_entropy(logits, gold, reduction="none"), (logits.argmax(-1) == gold).float()], -1

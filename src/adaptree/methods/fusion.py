@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -43,12 +44,29 @@ class Fusion(Method):
         check_number(self.name, "regularisation", self.regularisation, float, 0)
         check_number(self.name, "init_std", self.init_std, float, 0)
         if self.layers is not None:
-            raise MethodError("fusion: the layers are those of the adapters that it fuses.", hint="Leave them out.")
+            raise MethodError(
+                "fusion: the layers are those of the adapters that it fuses.", hint="Leave out --layers and --fast."
+            )
 
     # No fields: they are not spelled, and come with the tasks.
     _parts: ClassVar[tuple[tuple[Method, Params], ...]] = ()
     _watches: ClassVar[tuple[Watch, ...]] = ()
     _without: ClassVar[tuple[int, ...]] = ()
+
+    def __repr__(self) -> str:
+        """The spelling, and which adapters where it has some: a run over others is another run."""
+        spelled = super().__repr__()
+        return f"{spelled} over {len(self._parts)} adapters, {self._digest()}" if self._parts else spelled
+
+    __str__ = __repr__
+
+    def _digest(self) -> str:
+        found = hashlib.sha256()
+        for method, v in self._parts:
+            found.update(str(method).encode())
+            for name, tensor in sorted(v.items()):
+                found.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
+        return found.hexdigest()[:8]
 
     def over(self, parts: Sequence[tuple[Method, Params]]) -> Fusion:
         for method, _ in parts:
@@ -62,6 +80,8 @@ class Fusion(Method):
 
     def without(self, adapters: Sequence[int]) -> Fusion:
         """The same with some adapters masked: the others share their weight."""
+        if set(range(len(self._parts))) <= set(adapters):
+            raise MethodError("fusion: with every adapter masked there is nothing to attend to.")
         return self._with(_without=tuple(adapters))
 
     def _with(self, **changes: Any) -> Fusion:
@@ -76,6 +96,12 @@ class Fusion(Method):
         layers = {method.chosen(sites) for method, _ in self._parts}
         if len(layers) > 1:
             raise MethodError("fusion: the adapters are in different layers.", hint="Fuse tasks of the same layers.")
+        closed = any(site.closing is not None for site in sites.sites)
+        if closed and len({isinstance(method, Pfeiffer) for method, _ in self._parts}) > 1:
+            raise MethodError(
+                "fusion: pfeiffer stands beside a layer's last norm, houlsby_feedforward in front of its residual add.",
+                hint="Fuse tasks of one of the two.",
+            )
         return [site for site in sites.within(layers.pop()) if site.role == "feedforward"]
 
     def lowest(self, sites: Sites) -> int:
@@ -143,4 +169,6 @@ def unfit(method: Method) -> str:
     """Why a method's adapters cannot be fused; nothing where they can."""
     if not isinstance(method, Pfeiffer | HoulsbyFeedforward):
         return f"{method} is not one feed-forward adapter a layer"
+    if getattr(method, "invertible", False):
+        return f"{method} changes the embeddings too"
     return f"{method} has norms of its own" if method.norms else ""

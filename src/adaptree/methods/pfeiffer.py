@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from adaptree.errors import MethodError
 from adaptree.methods.bottleneck import Bottleneck
-from adaptree.methods.method import Closing, Entry, Params, part
+from adaptree.methods.method import Before, Closing, Entry, Inputs, Params, part
 from adaptree.sites import Sites
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    import torch
+    from torch import Tensor, nn
+
+INVERTIBLE = "invertible"
+
+
+def coupling(v: Params) -> dict[str, Tensor]:
+    """The weights of a task's invertible part; none where it has no such part."""
+    return part(v, INVERTIBLE)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -30,9 +39,59 @@ class Pfeiffer(Bottleneck):
     roles: ClassVar[tuple[str, ...]] = ("feedforward",)
 
     activation: str = "relu"
+    invertible: bool = False
+    """Whether it couples the embeddings too, which kind mlm inverts before its output layer (MAD-X, §4.1.3)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.invertible, bool):
+            raise MethodError(f"{self.name}: invertible must be true or false, not {self.invertible!r}.")
+
+    def chosen(self, sites: Sites) -> tuple[int, ...]:
+        layers = super().chosen(sites)
+        if self.invertible:
+            self._check_embeddings(sites, layers)
+        return layers
+
+    def _check_embeddings(self, sites: Sites, layers: tuple[int, ...]) -> None:
+        """Refuse a coupling where the first layer's input is not the embeddings, whole and only once."""
+        why = ""
+        if sites.sites[0].width % 2:
+            why = f"a width of {sites.sites[0].width} has no halves to couple"
+        elif any(site.role == "cross" for site in sites.sites):
+            why = f"the decoder of {sites.architecture} has embeddings of its own"
+        elif any(site.calls > 1 for site in sites.sites):
+            why = f"the first layer of {sites.architecture} runs again higher up, where no embeddings go into it"
+        elif any(norm.path.startswith("encoder.conv.") for norm in sites.norms):
+            why = f"a convolution of this {sites.architecture} reads the embeddings beside the first layer"
+        if why:
+            raise MethodError(f"{self.name}: invertible has no place here: {why}.", hint="Leave invertible out.")
+        if 0 not in layers:
+            raise MethodError(
+                f"{self.name}: invertible changes what goes into layer 0, and layers='{self.layers}' leaves that out.",
+                hint="Leave out the layers (or --fast), or invertible.",
+            )
+
+    def init(self, sites: Sites, model: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
+        v = super().init(sites, model, generator)
+        if self.invertible:
+            from adaptree.core import invertible
+
+            born = invertible.init(sites.sites[0].width, std=self.init_std, generator=generator, dtype=sites.dtype)
+            v |= {f"{INVERTIBLE}.{key}": tensor for key, tensor in born.items()}
+        return v
+
+    def count(self, sites: Sites, model: nn.Module) -> dict[str, int]:
+        from adaptree.core import invertible
+
+        counts = super().count(sites, model)
+        coupling = invertible.count(sites.sites[0].width) if self.invertible else 0
+        return {**counts, "adapters": counts["adapters"] + coupling}
 
     def plan(self, sites: Sites, v: Params) -> dict[str, Entry]:
         plan = super().plan(sites, v)
+        if self.invertible:
+            plan[sites.layers[0]] = Before(_coupled(coupling(v)))
         for site in self._sites(sites):
             if site.closing is not None:
                 del plan[site.path]
@@ -44,3 +103,14 @@ class Pfeiffer(Bottleneck):
         from adaptree.core import bottleneck
 
         return lambda r, h: bottleneck.beside(r, h, p, self.activation)
+
+
+def _coupled(p: Params) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Inputs]:
+    from adaptree.core import invertible
+
+    def look(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inputs:
+        if args:
+            return (invertible.apply(args[0], p), *args[1:]), kwargs
+        return args, {**kwargs, "hidden_states": invertible.apply(kwargs["hidden_states"], p)}
+
+    return look

@@ -42,8 +42,8 @@ from adaptree.task import (
 )
 
 DAY = 24 * 60 * 60
-_REMOVED, _NEEDED = ".removed", ".needed"
-"""Files beside a version: its number was given, and which tasks are made of it."""
+_REMOVED, _NEEDED, _MARKS = ".removed", ".needed", ".marks"
+"""Files beside a version: its number was given, which tasks are made of it, and what was done with it since."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,6 +245,24 @@ class Store:
         except AdaptreeError:
             return False  # it is gone, or damaged: then it holds nobody back
         return reference in record.extra.get(NEEDS, {}) and record.name != parse_reference(reference)[0]
+
+    def mark(self, reference: str, word: str) -> None:
+        """Note a word beside a version, whose own files never change."""
+        name, version = self._resolve(reference)
+        if word not in self.marks(reference):
+            try:
+                with (self._tasks / name / f"{version}{_MARKS}").open("a") as file:
+                    file.write(f"{word}\n")
+            except OSError as error:
+                raise cannot_write(self.path, error) from error
+
+    def marks(self, reference: str) -> frozenset[str]:
+        """The words that were noted beside a version."""
+        name, version = self._resolve(reference)
+        try:
+            return frozenset((self._tasks / name / f"{version}{_MARKS}").read_text().split())
+        except FileNotFoundError:
+            return frozenset()
 
     def remove(self, reference: str, *, force: bool = False) -> int:
         """Remove a task, or one version of it (`reviews@2`); how many versions went.

@@ -83,6 +83,14 @@ def ground(
         said[ON] = repr(expression)
         if any(part.outside for part, _ in compose.compile_(compose.stack(expression), found).parts):
             raise CompositionError(f"{expression!r} leaves the base alone: there is nothing to train on.")
+    for name in fused.names if fused is not None else ():  # an adapter is at home only on what it was trained on
+        was, now = found[name].record.extra.get(ON), said.get(ON)
+        if was != now:
+            bare = "the bare base"
+            raise CompositionError(
+                f"'{name}' was trained on {was or bare}, and would be fused on {now or bare}.",
+                hint=f'--on "{was}"' if was else "Leave out --on.",
+            )
     return Fusion() if fused is not None else parse(method), Ground(said, found)  # type: ignore[arg-type]
 
 

@@ -228,7 +228,8 @@ class _Run:
                 self._advance()
             skip = state.batch
             seed = (settings.seed, state.epoch, state.stage)[: 3 if state.stage else 2]
-            for indices, units in batches_of(self.train_rows, self.source.units, settings.batch_size, seed):
+            rows = self.source.sampled(self.train_rows, seed)
+            for indices, units in batches_of(rows, self.source.units, settings.batch_size, seed):
                 if skip:
                     skip -= 1
                     continue
@@ -302,6 +303,9 @@ class _Run:
         for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
             group["lr"] = lr * rate
         loss = self._backward(indices, units)
+        for name, p in self.trained.items():
+            if p.grad is None and name.startswith("head."):  # of a task that has no row in this batch
+                p.grad = torch.zeros_like(p)
         value, stop = self.crew.add_up(self.trained.values(), [loss, float(self.pressed())])
         self.stop = bool(stop)
         if not math.isfinite(value):

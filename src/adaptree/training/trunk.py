@@ -71,6 +71,8 @@ def depth_for(method: Method, host: Host, touched: Iterable[str], settings: Sett
     if not (lowest := method.lowest(host.sites)):
         if depth == 1:
             raise Unfit("this base has one layer, and it is trained")
+        if not method.alone:
+            raise Unfit("it acts in all layers")
         top = f"top:{top_layers(depth)}"
         raise Unfit(f"all layers are trained; --fast, or --layers {top}, leaves the lower ones alone")
     lower = tuple(f"{path}." for path in host.sites.layers[:lowest])

@@ -1,0 +1,251 @@
+"""Several tasks at once over one set of adapters, with a head each."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from adaptree import metrics
+from adaptree.data.encode import Encoder, Row
+from adaptree.data.source import Data
+from adaptree.kinds.encoded import Encoded
+from adaptree.kinds.kind import Golds, Kind, Out, Unit
+from adaptree.methods import Params
+
+Array = np.ndarray[Any, Any]
+MEAN = "mean"
+"""What an epoch is judged by: the mean of what its tasks are judged by."""
+
+
+class Of(NamedTuple):
+    """Which task a row or an answer is of, and what it was without that."""
+
+    task: int
+    what: Any
+
+
+class _Share(NamedTuple):
+    """What is of one task: its number, its inputs' and its rows' places, and its units as its kind made them."""
+
+    task: int
+    at: Array
+    rows: list[int]
+    units: list[Unit]
+
+
+@dataclass(frozen=True)
+class Joint(Kind):
+    """Each input is computed, learned from and scored by the kind of its own task."""
+
+    name: ClassVar[str] = "joint"
+    reads_tokens: ClassVar[bool] = True  # each row's output by itself, as heads differ in width
+    kinds: tuple[Kind, ...]
+    names: tuple[str, ...]
+    judged: tuple[str, ...]
+    """The metric of each task that counts."""
+    threshold: Sequence[float | None] = ()
+    """What each kind has chosen on validation, once they are settled."""
+
+    def of(self, task: int) -> Kind:
+        """A task's own kind, with what it has chosen."""
+        chosen = self.threshold[task] if self.threshold else None
+        return self.kinds[task] if chosen is None else replace(self.kinds[task], threshold=chosen)  # type: ignore[type-var]
+
+    @property
+    def width(self) -> int:
+        return sum(kind.width for kind in self.kinds)
+
+    def units(self, encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Unit]:
+        """Inputs that say which task they are of."""
+        return [_marked(i, *self.kinds[i].units(encoder, [given], max_length)) for i, given in inputs]
+
+    def init(self, d: int, generator: torch.Generator) -> dict[str, Tensor]:
+        born = [kind.init(d, generator) for kind in self.kinds]
+        return {f"head.{i}.{name.removeprefix('head.')}": t for i, head in enumerate(born) for name, t in head.items()}
+
+    def drawn(self, units: Sequence[Unit], seed: int | None) -> Sequence[Unit]:
+        found: list[Unit] = list(units)
+        for share in _shares(units):
+            for place, unit in zip(share.at, self.of(share.task).drawn(share.units, seed), strict=True):
+                found[place] = _marked(share.task, unit)
+        return found
+
+    def for_training(self, unit: Unit, gold: Any) -> Unit:
+        task = unit[0].at.task
+        return _marked(task, self.of(task).for_training(_plain(unit), gold))
+
+    def settled(self, out: Out, units: Sequence[Unit], golds: Golds) -> Joint:
+        chosen: list[float | None] = [None] * len(self.kinds)
+        for share in _shares(units):
+            kind = self.kinds[share.task].settled(self._out(share, out), share.units, _picked(golds, share.at))
+            chosen[share.task] = getattr(kind, "threshold", None)
+        return replace(self, threshold=chosen if any(each is not None for each in chosen) else ())
+
+    def run(
+        self, hidden: Tensor, mask: Tensor, rows: Sequence[Row], v: Params, pooling: str, embeddings: Tensor
+    ) -> list[Tensor]:
+        found: dict[int, Tensor] = {}
+        for share in _shares([[row] for row in rows]):
+            here = torch.from_numpy(share.at).to(hidden.device)
+            own = [unit[0] for unit in share.units]
+            out = self.kinds[share.task].run(hidden[here], mask[here], own, head_of(v, share.task), pooling, embeddings)
+            found |= zip(share.rows, out, strict=True)
+        return [found[i] for i in range(len(rows))]
+
+    def loss(self, out: Out, units: Sequence[Unit], golds: Golds, weights: Tensor | None = None) -> Tensor:
+        parts, places = [], []
+        for share in _shares(units):
+            mine = _picked(golds, share.at)
+            parts.append(self.of(share.task).loss(self._out(share, out), share.units, mine))
+            places.append(share.at)
+        back = torch.from_numpy(np.argsort(np.concatenate(places)))
+        return torch.cat(parts)[back.to(parts[0].device)]
+
+    def answers(self, out: Out, units: Sequence[Unit]) -> list[Of]:
+        return self._told(units, lambda kind, share: kind.answers(self._out(share, out), share.units))
+
+    def predictions(self, out: Out, units: Sequence[Unit], inputs: Sequence[Any], min_score: float | None) -> list[Of]:
+        def told(kind: Kind, share: _Share) -> list[Any]:
+            mine = [inputs[i][1] for i in share.at]
+            return kind.predictions(self._out(share, out), share.units, mine, min_score)
+
+        return self._told(units, told)
+
+    def changed(self, exact: Out, out: Out, units: Sequence[Unit]) -> int:
+        return sum(
+            self.of(share.task).changed(self._out(share, exact), self._out(share, out), share.units)
+            for share in _shares(units)
+        )
+
+    def score(self, golds: Golds, answers: Sequence[Of]) -> dict[str, float]:
+        """What each task's kind says, under the task's name, and the mean of what counts: the higher the better."""
+        told: dict[str, float] = {}
+        main = []
+        for task, at in _by_task(answer.task for answer in answers):
+            mine = _picked([answer.what for answer in answers], at)
+            scores = self.of(task).score(_picked(golds, at), mine)
+            told |= {f"{self.names[task]}.{metric}": value for metric, value in scores.items()}
+            metric = self.judged[task]
+            main.append(-scores[metric] if metric in metrics.LOWER_IS_BETTER else scores[metric])
+        return {MEAN: float(np.mean(main)), **told}
+
+    def _out(self, share: _Share, out: Out) -> Out:
+        """What the head gave for a task's rows, as its kind takes it."""
+        mine = [out[i] for i in share.rows]
+        return mine if self.kinds[share.task].reads_tokens else torch.stack(mine)
+
+    def _told(self, units: Sequence[Unit], call: Callable[[Kind, _Share], Iterable[Any]]) -> list[Of]:
+        found: dict[int, Of] = {}
+        for share in _shares(units):
+            for place, each in zip(share.at, call(self.of(share.task), share), strict=True):
+                found[place] = Of(share.task, each)
+        return [found[i] for i in range(len(units))]
+
+
+class Tables:
+    """Several tables, one after the other, as far as a run has to know them again."""
+
+    def __init__(self, tables: Sequence[Data], temperature: float) -> None:
+        self.starts = np.cumsum([0, *(len(table) for table in tables)])
+        facts = repr(([table.digest for table in tables], float(temperature)))
+        self.digest = hashlib.sha256(facts.encode()).hexdigest()
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+
+class Joined(Encoded):
+    """Several tables' inputs, each as its own kind computes it; the rows of an epoch are drawn by temperature."""
+
+    def __init__(self, parts: Sequence[Encoded], temperature: float) -> None:
+        self._parts, self._temperature = tuple(parts), temperature
+        self._tables = Tables([part.table for part in parts], temperature)
+        self.table = cast(Any, self._tables)
+
+    def rows(self, of: Sequence[Array]) -> Array:
+        """Rows of each table, as rows of all of them."""
+        return np.concatenate([start + rows for start, rows in zip(self._tables.starts, of, strict=False)])
+
+    def units(self, indices: Array) -> list[Unit]:
+        found: dict[int, Unit] = {}
+        for task, at in self._of(indices):
+            units = self._parts[task].units(indices[at] - self._tables.starts[task])
+            found |= {place: _marked(task, unit) for place, unit in zip(at.tolist(), units, strict=True)}
+        return [found[i] for i in range(len(indices))]
+
+    def golds(self, indices: Array) -> list[Any]:
+        found: dict[int, Any] = {}
+        for task, at in self._of(indices):
+            found |= zip(at.tolist(), self._parts[task].golds(indices[at] - self._tables.starts[task]), strict=True)
+        return [found[i] for i in range(len(indices))]
+
+    def sampled(self, rows: Array, seed: Sequence[int]) -> Array:
+        """As many rows in all; of a table of n rows in proportion to n^(1/T), a small one's several times."""
+        if self._temperature == 1:
+            return rows
+        members = [(task, rows[at]) for task, at in self._of(rows)]
+        wanted = counts([len(mine) for _, mine in members], self._temperature)
+        parts = []
+        for (task, mine), count in zip(members, wanted, strict=True):
+            rng = np.random.default_rng(np.random.SeedSequence(list(seed), spawn_key=(task,)))
+            whole, rest = divmod(count, len(mine))
+            parts += [mine] * whole + [rng.permutation(mine)[:rest]]
+        return np.concatenate(parts)
+
+    def _of(self, indices: Array) -> Iterator[tuple[int, Array]]:
+        tasks = np.searchsorted(self._tables.starts, indices, side="right") - 1
+        return _by_task(tasks.tolist())
+
+    @property
+    def truncated(self) -> int:
+        return sum(part.truncated for part in self._parts)
+
+
+def counts(sizes: Sequence[int], temperature: float) -> list[int]:
+    """How many rows of each table an epoch has: their sum shared out in proportion to n^(1/T), in whole numbers."""
+    shares = np.asarray(sizes, dtype=np.float64) ** (1 / temperature)
+    exact = sum(sizes) * shares / shares.sum()
+    found = np.floor(exact).astype(np.int64)
+    missing = sum(sizes) - int(found.sum())
+    found[np.argsort(found - exact, kind="stable")[:missing]] += 1  # those that were cut most
+    return [int(count) for count in found]
+
+
+def head_of(v: Params, task: int) -> dict[str, Tensor]:
+    """A task's own head, under the names that its kind knows."""
+    prefix = f"head.{task}."
+    return {f"head.{name.removeprefix(prefix)}": t for name, t in v.items() if name.startswith(prefix)}
+
+
+def _by_task(tasks: Iterable[int]) -> Iterator[tuple[int, Array]]:
+    """Each task and the places where it stands, in order."""
+    whole = np.fromiter(tasks, dtype=np.int64)
+    for task in np.unique(whole).tolist():
+        yield task, np.flatnonzero(whole == task)
+
+
+def _shares(units: Sequence[Unit]) -> Iterator[_Share]:
+    starts = np.cumsum([0] + [len(unit) for unit in units])
+    for task, at in _by_task(unit[0].at.task for unit in units):
+        rows = [k for i in at for k in range(starts[i], starts[i + 1])]
+        yield _Share(task, at, rows, [_plain(units[i]) for i in at])
+
+
+def _marked(task: int, unit: Unit) -> Unit:
+    return [row._replace(at=Of(task, row.at)) for row in unit]
+
+
+def _plain(unit: Unit) -> Unit:
+    return [row._replace(at=row.at.what) for row in unit]
+
+
+def _picked(values: Sequence[Any], at: Array) -> Any:
+    """Some of the golds or answers of several tasks, as the kind of one gave them: an array, or a list."""
+    mine = [values[i] for i in at]
+    return np.stack(mine) if isinstance(mine[0], np.generic | np.ndarray) else mine

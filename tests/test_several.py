@@ -1,0 +1,407 @@
+"""parallel(…) and rows(…): the answers are those of each part alone, bit for bit, and what is shared runs once."""
+
+from __future__ import annotations
+
+import threading
+import types
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import adaptree as at
+from adaptree.base import Base, load_base
+from adaptree.data.batch import collate
+from adaptree.data.encode import Row
+from adaptree.errors import CompositionError, DataError, UsageError, WrongBase
+from adaptree.host import Host
+from adaptree.methods import parse
+from adaptree.passes import Passes, Unlike
+from adaptree.several import ByRow, InParallel
+from adaptree.task import Task
+from tests import tiny
+from tests.bases import FILLER, WORDS, tiny_base
+
+ALL = [
+    "houlsby:8", "houlsby(size=8, norms=false)", "pfeiffer:8", "pfeiffer(size=8, invertible=true)", "lora:2", "ia3",
+    "pal:12", "bapna:4", "parallel:4", "scaled_parallel:4", "houlsby_parallel:4", "houlsby_multiplicative:4",
+    "houlsby_feedforward:4", "norms", "head",
+]  # fmt: skip
+TOP = [f"{name}(layers=top:1)" for name in ("houlsby", "pfeiffer", "lora", "ia3", "pal", "bapna", "parallel", "norms")]
+REPLACING = ["full", "top:1", "lt_sft:0.05", "bitfit"]
+
+
+def texts(count: int, seed: int = 0, most: int = 14) -> list[str]:
+    rng = np.random.default_rng(seed)
+    words = [*FILLER, *" ".join(WORDS.values()).split()]
+    return [" ".join(rng.choice(words, rng.integers(1, most))) for _ in range(count)]
+
+
+TEXTS = texts(30)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Base:
+    return load_base(tiny_base(tmp_path_factory.mktemp("base") / "tiny", layers=3, mask=True))
+
+
+def trained(base: Base, rows: list[dict[str, Any]], name: str, **options: Any) -> Task:
+    return at.train(rows, base=base, name=name, epochs=1, baselines=False, **{"method": "pfeiffer:4", **options}).task
+
+
+@pytest.fixture(scope="module")
+def tasks(base: Base) -> dict[str, Task]:
+    """A task of every method and of several kinds; what was not trained has weights at random."""
+    some = texts(24, seed=1)
+    found = {
+        "words": trained(base, [{"text": t, "label": "ab"[i % 2]} for i, t in enumerate(some)], "words"),
+        "short": trained(base, [{"text": t, "label": "xyz"[i % 3]} for i, t in enumerate(some)], "short", max_length=8),
+        "mean": trained(base, [{"text": t, "label": "ab"[i % 2]} for i, t in enumerate(some)], "mean", pooling="mean"),
+        "number": trained(base, [{"text": t, "label": i / 3} for i, t in enumerate(some)], "number", method="lora:2"),
+        "tags": trained(
+            base, [{"tokens": t.split(), "tags": ["B-X"] + ["O"] * t.count(" ")} for t in some], "tags",
+            method="houlsby:4",
+        ),
+        "fill": trained(base, [{"text": t} for t in some], "fill", kind="mlm", method="parallel:4"),
+        "windows": trained(
+            base, [{"text": t, "label": "ab"[i % 2]} for i, t in enumerate(some)], "windows", windows=True,
+            max_length=10, method="pal:12",
+        ),
+        "tfidf": trained(
+            base, [{"text": t, "label": "ab"[i % 2]} for i, t in enumerate(some)], "tfidf", method="tfidf"
+        ),
+    }  # fmt: skip
+    generator = torch.Generator().manual_seed(0)
+    host = base.host
+    for i, spelling in enumerate([*ALL, *TOP, *REPLACING[:2]]):
+        method = parse(spelling)
+        v = {
+            name: t + 0.1 * torch.randn(t.shape, generator=generator)
+            for name, t in method.init(host.sites, host.backbone, generator).items()
+        }
+        head = {
+            name: torch.randn(t.shape, generator=generator)
+            for name, t in found["words"].weights.items()
+            if "head" in name
+        }
+        found[f"m{i}"] = Task(replace(found["words"].record, name=f"m{i}", method=str(method)), {**v, **head})
+    for spelling in REPLACING[2:]:
+        rows = [{"text": t, "label": "ab"[i % 2]} for i, t in enumerate(some)]
+        found[spelling.partition(":")[0]] = trained(base, rows, spelling.partition(":")[0], method=spelling)
+    return found
+
+
+def methods_of(tasks: dict[str, Task], spellings: list[str]) -> list[str]:
+    wanted = {str(parse(spelling)) for spelling in spellings}
+    names = [name for name, task in tasks.items() if task.record.method in wanted and name.startswith("m")]
+    return [name for name in names if name != "mean"]
+
+
+@contextmanager
+def counted(base: Base) -> Iterator[Counter[int]]:
+    """How many rows go through each layer."""
+    seen: Counter[int] = Counter()
+    layers = [base.host.backbone.get_submodule(path) for path in base.host.sites.layers]
+
+    def count(number: int) -> Any:
+        return lambda module, args, output: seen.update({number: len(args[0])})
+
+    handles = [layer.register_forward_hook(count(number)) for number, layer in enumerate(layers)]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def assert_same_bits(base: Base, tasks: dict[str, Task], found: dict[str, Any], asked: dict[str, list[Any]]) -> None:
+    for name, inputs in asked.items():
+        bound = base.bind(name, tasks=tasks)
+        out, alone = found[name][2], bound.run(bound.kind.inputs(inputs, bound.task.record))[1]
+        assert len(out) == len(alone) > 0, name
+        assert all(torch.equal(one, other) for one, other in zip(out, alone, strict=True)), name
+
+
+def test_every_method_gives_the_bits_of_the_task_alone(base: Base, tasks: dict[str, Task]) -> None:
+    names = [*methods_of(tasks, ALL + TOP), *methods_of(tasks, REPLACING[:2]), "lt_sft", "bitfit", "tfidf"]
+    assert len(names) == len(ALL) + len(TOP) + 5
+    bound = base.bind(f"parallel({', '.join(names)})", tasks=tasks)
+    assert isinstance(bound, InParallel)
+    assert set(bound.apart) == {*methods_of(tasks, REPLACING[:2]), "lt_sft", "bitfit", "tfidf"}
+    asked = dict.fromkeys(names, TEXTS)
+    assert_same_bits(base, tasks, bound.outputs(asked), asked)
+    assert_same_bits(base, tasks, bound.outputs(asked, batch_size=7), asked)
+
+
+def test_layers_below_all_parts_run_once_for_all_of_them(base: Base, tasks: dict[str, Task]) -> None:
+    names = [*methods_of(tasks, TOP), *methods_of(tasks, ["head"])]
+    bound = base.bind(f"parallel({', '.join(names)})", tasks=tasks)
+    assert bound.apart == {}
+    asked = dict.fromkeys(names, TEXTS)
+    with counted(base) as seen:
+        found = bound.outputs(asked, batch_size=10_000)
+    assert seen == {0: len(set(TEXTS)), 1: len(set(TEXTS)), 2: len(names) * len(TEXTS)}
+    assert_same_bits(base, tasks, found, asked)
+
+
+def test_parts_that_touch_no_layer_share_the_whole_pass(base: Base, tasks: dict[str, Task]) -> None:
+    (head,) = methods_of(tasks, ["head"])
+    other = Task(replace(tasks[head].record, name="other"), {k: t * 2 for k, t in tasks[head].weights.items()})
+    bound = base.bind(f"parallel({head}, other)", tasks={**tasks, "other": other})
+    with counted(base) as seen:
+        found = bound.outputs({head: TEXTS, "other": TEXTS}, batch_size=10_000)
+    assert seen == {0: len(set(TEXTS)), 1: len(set(TEXTS)), 2: len(set(TEXTS))}
+    assert_same_bits(base, {**tasks, "other": other}, found, {head: TEXTS, "other": TEXTS})
+
+
+def test_a_batch_of_one_row_is_spread_too(base: Base, tasks: dict[str, Task]) -> None:
+    names = methods_of(tasks, TOP)
+    bound = base.bind(f"parallel({', '.join(names)})", tasks=tasks)
+    for text in TEXTS[:6]:
+        asked = {name: [text] for name in names}
+        assert_same_bits(base, tasks, bound.outputs(asked), asked)
+
+
+KINDS = ["words", "short", "mean", "number", "tags", "fill", "windows", "tfidf"]
+
+
+def test_parts_of_other_kinds_lengths_poolings_and_windows_give_their_own_bits(
+    base: Base, tasks: dict[str, Task]
+) -> None:
+    long = [*TEXTS, *texts(6, seed=3, most=40)]
+    bound = base.bind(f"parallel({', '.join(KINDS)})", tasks=tasks)
+    asked: dict[str, list[Any]] = dict.fromkeys(KINDS, long)
+    assert_same_bits(base, tasks, bound.outputs(asked), asked)
+    found = bound.predict(long)
+    for name in KINDS:
+        assert [each[name] for each in found] == base.bind(tasks[name]).predict(long), name
+    assert bound.parts["short"].truncated > 0
+
+
+@pytest.mark.parametrize("batch_size", [3, 64])
+def test_mixed_rows_are_answered_by_the_task_that_each_names(
+    base: Base, tasks: dict[str, Task], batch_size: int
+) -> None:
+    bound = base.bind(f"rows({', '.join(KINDS)})", tasks=tasks)
+    assert isinstance(bound, ByRow)
+    some = texts(50, seed=4, most=30)
+    wanted = [KINDS[i] for i in np.random.default_rng(0).integers(0, len(KINDS), len(some))]
+    found = bound.predict(some, tasks=wanted, batch_size=batch_size)
+    alone = {name: dict(zip(some, base.bind(tasks[name]).predict(some), strict=True)) for name in KINDS}
+    assert found == [alone[name][text] for name, text in zip(wanted, some, strict=True)]
+    assert bound.predict("the lion", tasks="words") == base.bind(tasks["words"]).predict("the lion")
+
+
+def test_one_batch_mixes_tasks(base: Base, tasks: dict[str, Task]) -> None:
+    names = methods_of(tasks, ALL)
+    bound = base.bind(f"rows({', '.join(names)})", tasks=tasks)
+    passes: list[int] = []
+    handle = base.host.backbone.register_forward_hook(lambda module, args, output: passes.append(1))
+    try:
+        bound.predict(["the old lion"] * len(names), tasks=names)
+    finally:
+        handle.remove()
+    assert len(passes) == 1
+
+
+def test_parts_may_be_compositions_and_are_called_by_their_text(base: Base, tasks: dict[str, Task]) -> None:
+    a, b, c = "m1", "m2", "m3"
+    parts = [
+        f"stack({c}, {b})", f"average({a}, {a}, weights=[0.3, 0.7])", f"average_outputs({a}, {c})",
+        f"drop({b}, layers='0-1')", b,
+    ]  # fmt: skip
+    bound = base.bind(f"parallel({', '.join(parts)})", tasks=tasks)
+    assert list(bound.parts) == parts
+    assert bound.apart == {}
+    asked = dict.fromkeys(parts, TEXTS)
+    assert_same_bits(base, tasks, bound.outputs(asked), asked)
+    told = bound.predict(TEXTS[:1])[0]
+    assert list(told) == parts
+    assert set(told.columns()) == {f"{part}.{key}" for part in parts for key in ("prediction", "score")}
+    assert told.to_dict()[b] == told[b].to_dict()
+
+
+def test_threads_with_other_compositions_over_one_base_do_not_meet(base: Base, tasks: dict[str, Task]) -> None:
+    said = [
+        f"parallel({', '.join(methods_of(tasks, TOP))})", f"parallel({', '.join(methods_of(tasks, ALL)[:7])})",
+        f"rows({', '.join(methods_of(tasks, ALL)[5:])})",
+    ]  # fmt: skip
+    wrong: list[str] = []
+    alone = {}
+    for text in said:
+        bound = base.bind(text, tasks=tasks)
+        alone[text] = {name: found[2] for name, found in bound.outputs(dict.fromkeys(bound.parts, TEXTS)).items()}
+
+    def run(text: str) -> None:
+        bound = base.bind(text, tasks=tasks)
+        for _ in range(2):
+            found = bound.outputs(dict.fromkeys(bound.parts, TEXTS))
+            wrong.extend(name for name, out in alone[text].items() if not torch.equal(found[name][2], out))
+
+    threads = [threading.Thread(target=run, args=(text,)) for text in said for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_language_without_its_first_layer_couples_nothing_and_inverts_nothing(base: Base) -> None:
+    language = trained(
+        base, [{"text": t} for t in texts(24, seed=1)], "x", kind="mlm", method="pfeiffer(size=4, invertible=true)"
+    )
+    plain = {name: t for name, t in language.weights.items() if not name.startswith("invertible")}
+    tasks = {"x": language, "y": Task(replace(language.record, name="y", method="pfeiffer(size=4)"), plain)}
+    out = {
+        text: base.bind(text, tasks=tasks).logits(TEXTS[:4]) for text in ("drop(x, layers='0')", "drop(y, layers='0')")
+    }
+    assert torch.equal(out["drop(x, layers='0')"], out["drop(y, layers='0')"])
+    assert not torch.equal(base.bind("drop(x, layers='1')", tasks=tasks).logits(TEXTS[:4]), out["drop(y, layers='0')"])
+
+
+def test_the_base_and_its_tasks_keep_their_bits(base: Base, tasks: dict[str, Task]) -> None:
+    before = {name: p.clone() for name, p in base.host.frozen.items()}
+    weights = {name: {key: t.clone() for key, t in task.weights.items()} for name, task in tasks.items()}
+    features = base.features(TEXTS)
+    base.bind(f"parallel({', '.join(KINDS)})", tasks=tasks).predict(TEXTS)
+    assert all(torch.equal(p, before[name]) for name, p in base.host.frozen.items())
+    assert all(torch.equal(t, weights[name][key]) for name, task in tasks.items() for key, t in task.weights.items())
+    assert torch.equal(base.features(TEXTS), features)
+
+
+def test_a_base_whose_rows_meet_runs_its_parts_one_after_the_other(
+    base: Base, tasks: dict[str, Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer: Any = base.host.backbone.get_submodule(base.host.sites.layers[-1])
+    plain = layer.forward
+
+    def mixing(hidden: Any, *args: Any, **kwargs: Any) -> Any:
+        return plain(hidden - hidden.mean(0, keepdim=True), *args, **kwargs)
+
+    monkeypatch.setattr(layer, "forward", mixing)
+    names = methods_of(tasks, ALL)[:3]
+    bound = base.bind(f"parallel({', '.join(names)})", tasks=tasks)
+    assert set(bound.apart) == set(names)
+    assert "other answers" in bound.apart[names[0]]
+    asked = dict.fromkeys(names, TEXTS)
+    assert_same_bits(base, tasks, bound.outputs(asked), asked)
+
+
+def test_what_the_probe_did_not_meet_is_not_answered_wrongly(
+    base: Base, tasks: dict[str, Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = methods_of(tasks, TOP)[:3]
+    bound = base.bind(f"parallel({', '.join(names)})", tasks=tasks)
+    assert bound.apart == {}
+    monkeypatch.setattr(bound._passes, "_carry", {})  # as if the layers were given something new
+    asked = dict.fromkeys(names, TEXTS)
+    assert_same_bits(base, tasks, bound.outputs(asked), asked)
+    assert "other things now and then" in bound.apart[names[0]]
+
+
+def test_int8_parts_have_passes_of_their_own(base: Base, tasks: dict[str, Task]) -> None:
+    names = ["words", "mean"]
+    exact = base.bind(f"parallel({', '.join(names)})", tasks=tasks, int8=True)
+    assert set(exact.apart) == set(names)
+    found = exact.outputs(dict.fromkeys(names, TEXTS[:4]))
+    for name in names:
+        assert torch.equal(found[name][2], base.bind(tasks[name], int8=True).run(TEXTS[:4])[1])
+
+
+def test_nothing_asked_is_nothing_answered(base: Base, tasks: dict[str, Task]) -> None:
+    assert base.bind("parallel(words, tags, tfidf)", tasks=tasks).predict([]) == []
+    assert base.bind("rows(words, tags)", tasks=tasks).predict([], tasks=[]) == []
+
+
+def test_bad_input_is_refused_with_the_reason(base: Base, tasks: dict[str, Task], tmp_path: Path) -> None:
+    with pytest.raises(CompositionError, match="names a part twice"):
+        base.bind("parallel(words, words)", tasks=tasks)
+    rows = base.bind("rows(words, short)", tasks=tasks)
+    with pytest.raises(UsageError, match=r"'wrds' is no part of rows.*Did you mean 'words'"):
+        rows.predict(["a"], tasks=["wrds"])
+    with pytest.raises(UsageError, match="2 inputs and 1 tasks"):
+        rows.predict(["a", "b"], tasks=["words"])
+    with pytest.raises(UsageError, match="an input must be a text"):
+        rows.predict([3], tasks=["words"])
+    with pytest.raises(UsageError, match="its name, a tab"):
+        rows.line("the lion")
+    with pytest.raises(DataError, match=r"needs a column 'task'.*words, short"):
+        rows.reader({"text": "a"}, {})
+    with pytest.raises(DataError, match=r"row 3 of 'f' asks for 'shrt'.*Did you mean 'short'"):
+        rows.reader({"text": "a", "task": "words"}, {})({"text": "a", "task": "shrt"}, 3, "f")
+    with pytest.raises(UsageError, match=r"several answers.*adaptree evaluate \"words\" DATA"):
+        api_evaluate(rows)
+    stranger = load_base(tiny_base(tmp_path / "other", seed=5, layers=3, mask=True))
+    with pytest.raises(WrongBase, match="trained on another base"):
+        stranger.bind("parallel(words, short)", tasks=tasks)
+
+
+def api_evaluate(bound: Any) -> None:
+    at.evaluate(bound, [{"text": "a", "label": "a"}])
+
+
+# Passes over every architecture of the table: together they are the same bits as alone, or they are refused.
+
+SEVERAL = [
+    "houlsby(size=4, init_std=0.2)", "pfeiffer(size=4, init_std=0.2)", "lora:2", "ia3", "pal(size=12, init_std=0.3)",
+    "bapna(size=4, init_std=0.3)", "parallel(size=4, init_std=0.3)",
+]  # fmt: skip
+APART = {("deberta-v2", None), ("deberta-v2", "top:1"), ("bart", "top:2")}
+"""Where a module maps one table of positions for all rows, or a norm comes before the decoder's first layer."""
+
+
+def ground(model: Any) -> Any:
+    host = Host(model)
+    encoder = types.SimpleNamespace(pad_id=tiny.PAD, types=False)
+    words = host.backbone.get_input_embeddings().weight  # type: ignore[operator]
+    return types.SimpleNamespace(host=host, encoder=encoder, device="cpu", embeddings=words)
+
+
+CASES = [
+    (name, layers)
+    for name, case in tiny.CASES.items()
+    for layers in (None, "top:1")
+    if case.row is None and name not in ("t5", "t5-generator")  # a base has T5's encoder alone
+]
+
+
+@pytest.mark.parametrize(("name", "layers"), [*CASES, ("bart", "top:2")])
+def test_on_every_architecture_together_is_as_alone_or_refused(name: str, layers: str | None) -> None:
+    where = ground(tiny.model(name))
+    sites, backbone = where.host.sites, where.host.backbone
+    generator = torch.Generator().manual_seed(0)
+    plans = {}
+    for spelling in SEVERAL:
+        try:
+            method = parse(spelling, layers=layers)
+            v = method.init(sites, backbone, generator)
+        except at.AdaptreeError:
+            continue  # not for this architecture
+        plans[spelling] = method.plan(
+            sites, {key: t + 0.1 * torch.randn(t.shape, generator=generator) for key, t in v.items()}
+        )
+    passes = Passes(where, plans)
+    if (name, layers) in APART:
+        with pytest.raises(Unlike):
+            passes.probe(list(plans))
+        return
+    passes.probe(list(plans))
+    rng = np.random.default_rng(0)
+    for n, length in ((8, 8), (5, 24)):
+        rows = [
+            Row(rng.integers(3, 60, rng.integers(length - 7, length + 1)).astype(np.int32), None, False)
+            for _ in range(n)
+        ]
+        together, mask = passes.states([(each, rows) for each in plans])
+        for i, each in enumerate(plans):
+            with torch.inference_mode(), where.host.running(plans[each]):
+                inputs = collate(rows, tiny.PAD)
+                alone = backbone(**inputs).last_hidden_state
+            assert torch.equal(alone, together[i * n : i * n + n]), (each, n, length)
+            assert torch.equal(inputs["attention_mask"], mask[i * n : i * n + n])
