@@ -253,7 +253,7 @@ def test_every_kind_of_the_package_is_looked_at() -> None:
         return {kind, *(each for child in kind.__subclasses__() for each in below(child))}
 
     ours = {kind for kind in below(Kind) if kind.__module__.startswith("adaptree.kinds.") and "name" in vars(kind)}
-    assert set(module.LOOKS) == ours
+    assert set(module.LOOKS) == ours - {Joint}, "a joint training ends in tasks of the single kinds"
 
 
 def test_what_is_told_agrees_with_the_scores_of_the_part_it_is_judged_on(base: Any) -> None:
