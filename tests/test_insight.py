@@ -18,6 +18,7 @@ from adaptree.insight import calibration, insight
 from adaptree.kinds import Classify, Kind, Regress
 from adaptree.kinds.answer import Answer
 from adaptree.kinds.choose import Choose
+from adaptree.kinds.joint import Joint
 from adaptree.kinds.labels import Labels
 from adaptree.kinds.mlm import Hidden, Mlm
 from adaptree.kinds.numbers import Numbers
