@@ -51,6 +51,25 @@ def test_a_batch_in_parts_takes_the_same_steps(base: Base, world: tuple[Path, Pa
         torch.testing.assert_close(found, whole, rtol=0, atol=1e-3)
 
 
+def test_parts_of_at_most_so_many_tokens_take_the_same_steps(base: Base, world: tuple[Path, Path]) -> None:
+    whole = base.bind(trained(base, world[1], method="houlsby:8")).logits(TEXTS)
+    sizes: list[int] = []
+    real = base.hidden
+
+    def hidden(rows: Any, host: Any = None) -> Any:
+        if torch.is_grad_enabled():
+            sizes.append(sum(len(row.ids) for row in rows))
+        return real(rows, host)
+
+    base.hidden = hidden  # type: ignore[method-assign]
+    try:
+        found = base.bind(trained(base, world[1], method="houlsby:8", most_tokens=40)).logits(TEXTS)
+    finally:
+        del base.hidden
+    torch.testing.assert_close(found, whole, rtol=0, atol=1e-3)
+    assert 20 < max(sizes) <= 40
+
+
 def test_steps_in_bf16_come_near_and_answers_stay_in_fp32(base: Base, world: tuple[Path, Path]) -> None:
     whole, half = trained(base, world[1]), trained(base, world[1], precision="bf16")
     assert 0 < furthest(whole, half) < 0.05

@@ -65,6 +65,9 @@ def train(
     class_weights: Annotated[bool, typer.Option("--class-weights", help="Give rare labels the same say.")] = False,
     dropout: Annotated[bool, typer.Option("--dropout", help="Keep the base's dropout while training.")] = False,
     accumulate: Annotated[int, typer.Option(help="Compute a batch in so many parts: less memory.")] = 1,
+    most_tokens: Annotated[
+        int | None, typer.Option(help="Compute a batch in parts of at most so many tokens: less memory.")
+    ] = None,
     precision: Annotated[
         str | None, typer.Option(help="What steps are computed in: fp32 (default), or bf16 where that is quicker.")
     ] = None,
@@ -119,7 +122,7 @@ def train(
         "epochs": epochs, "lr": lr, "batch_size": batch_size, "max_length": max_length, "max_steps": max_steps,
         "seed": seed, "metric": metric, "pooling": pooling, "patience": patience, "windows": windows,
         "whole_words": whole_words, "class_weights": class_weights, "dropout": dropout, "trunk": trunk,
-        "accumulate": accumulate, "precision": precision,
+        "accumulate": accumulate, "most_tokens": most_tokens, "precision": precision,
     }  # fmt: skip
     if joint:
         from adaptree.cli.joint import train_jointly

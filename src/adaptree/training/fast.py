@@ -15,6 +15,9 @@ from adaptree.methods import Method, parse
 from adaptree.training.precision import quick_at_bf16
 from adaptree.training.settings import Settings, top_layers
 
+MOST_TOKENS = 1024
+"""That a step computes at once: enough to keep a processor busy, and a third of the memory."""
+
 
 def preset(
     method: Method, settings: Settings, base: Base, data: Data, note: Callable[[str], None]
@@ -37,5 +40,6 @@ def preset(
     if settings.precision is None and not method.outside and quick_at_bf16(torch.device(base.device).type):
         settings = replace(settings, precision="bf16")
         did.append("steps are computed in bf16")
+    settings = replace(settings, most_tokens=settings.most_tokens or MOST_TOKENS)
     note(f"--fast: {', and '.join(did)}." if did else "--fast changes nothing here.")
     return method, settings

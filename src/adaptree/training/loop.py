@@ -333,7 +333,7 @@ class _Run:
         """Add this process's share of a batch to the gradients, in parts if asked for; the sum of its losses."""
         value, settings = 0.0, self.settings
         most = -(-len(units) // self.crew.size)  # of any process: all of them take the same number of parts
-        each = -(-most // settings.accumulate)
+        each = self._at_once(units, most)
         share = self.crew.share(len(units))
         indices, units = indices[share], units[share]
         for part, start in enumerate(range(0, most, each)):
@@ -358,6 +358,14 @@ class _Run:
             whole.backward()  # type: ignore[no-untyped-call]
             value += float(loss.detach())
         return value
+
+    def _at_once(self, units: list[Unit], most: int) -> int:
+        """How many of a batch's inputs are computed at once, of a process's share of `most`."""
+        each = -(-most // self.settings.accumulate)
+        if self.settings.most_tokens is None:
+            return each
+        longest = max(sum(len(row.ids) for row in unit) for unit in units)
+        return min(each, max(1, self.settings.most_tokens // longest))
 
     def _chance(self, *more: int) -> None:
         """What is drawn in a step is a function of the seed and the step: a resumed run draws the same."""

@@ -48,6 +48,8 @@ class Settings:
     """Stop after this many batches."""
     accumulate: int = 1
     """Compute each batch in so many parts, one after the other: the same steps in less memory."""
+    most_tokens: int | None = None
+    """Compute a batch in parts of at most so many tokens: long texts then need no more memory than short ones."""
     precision: str | None = None
     """What a training step computes in: fp32 (the default), or bf16 where the device is quick at it. A task's scores
     and answers are in fp32 always."""
@@ -67,6 +69,7 @@ class Settings:
             ("clip", 0, False),
             ("max_steps", 1, True),
             ("accumulate", 1, True),
+            ("most_tokens", 1, True),
         ):
             value = getattr(self, name)
             if value is None:
