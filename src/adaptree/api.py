@@ -155,6 +155,7 @@ def train(
     if fast:
         how, asked = preset(how, asked, base, table, lambda text: on_event(_note(text)))
     how.chosen(base.host.sites)
+    whole = below.under(how, base.device)
     chosen = asked.resolved(
         rows=len(parts["train"]),
         lr=how.lr,
@@ -177,7 +178,7 @@ def train(
             "labels": table.labels,
             "columns": table.said,
             "base": base.name,
-            "method": str(below.under(how, base.device)),
+            "method": str(whole),
             "train": len(parts["train"]),
             "validation": len(parts["validation"]),
             "settings": chosen.to_dict(),
@@ -191,26 +192,18 @@ def train(
         def trial(method: Method, settings: Settings, watch: Callable[[Event], None]) -> Fit:
             rest = (train_part, validation_part)  # one trunk for the search and for what follows it
             trained = below.under(method, base.device)
-            return fit(
-                base,
-                trained,
-                goal,
-                (source, first),
-                (source, held),
-                settings,
-                cover=rest,
-                on_event=watch,
-            )
+            return fit(base, trained, goal, (source, first), (source, held), settings, cover=rest, on_event=watch)
 
-        same = (table.digest, first.tobytes(), held.tobytes(), base.fingerprint, str(below.under(how, base.device)))
+        same = (table.digest, first.tobytes(), held.tobytes(), base.fingerprint, str(whole))
         how, chosen, tried = run_search(
             search, how, chosen, base.width, trial, identity=same, device=base.device, folder=folder, resume=resume,
             on_event=on_event,
         )  # fmt: skip
         resume = resume and folder is not None and (folder / checkpoint.FILE).is_file()  # it may have ended in a trial
+        whole = below.under(how, base.device)
     fitted = fit(
         base,
-        below.under(how, base.device),
+        whole,
         goal,
         train_part,
         validation_part,
@@ -229,7 +222,7 @@ def train(
         on_event(_note(f"{cut:,} texts are longer than {chosen.max_length} tokens and were cut (--max-length)."))
     extra = fitted.kind.extra() | below.extra | ({"search": [asdict(each) for each in tried]} if tried else {})
     task = finish(
-        name, base, below.under(how, base.device), fitted, chosen, parts, truncated=cut, extra=extra,
+        name, base, whole, fitted, chosen, parts, truncated=cut, extra=extra,
         compare=baselines and leads, spelled=str(how), made_on=below.tasks,
     )  # fmt: skip
     if store is not None and folder is not None and leads:

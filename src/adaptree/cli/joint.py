@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from adaptree.cli import runs
 from adaptree.cli.show import Format, Progress, emit, out, say, size
-from adaptree.errors import TrainingError, UsageError
+from adaptree.errors import UsageError
 
 REASONS = {
     "--validation": "a fifth of each file is held out, and one more file cannot be for all of them",
@@ -22,7 +23,6 @@ def train_jointly(
     progress: Progress,
     form: Format,
     quiet: bool,
-    again: Callable[[], str],
     **asked: Any,
 ) -> int:
     """Train several files at once and tell of each task; `refused` are options that one task alone can have."""
@@ -32,14 +32,8 @@ def train_jointly(
     for option, value in refused.items():
         if value:
             raise UsageError(f"{option} does not go with --joint: {REASONS[option]}.", hint=f"Leave out {option}.")
-    name, store = asked["name"], asked["store"]
-    try:
-        with progress:
-            found = joint.train(files, on_event=progress, **asked)
-    except KeyboardInterrupt:
-        if not any(joint.folder_of(store, name).glob("*.safetensors")):
-            raise
-        raise TrainingError("stopped; what was trained so far is kept.", hint=f"Go on with: {again()}") from None
+    with runs.stoppable(joint.folder_of(asked["store"], asked["name"])), progress:
+        found = joint.train(files, on_event=progress, **asked)
     crew.dismiss()
     if crew.rank():  # one of several processes, and not the one that speaks
         return 0
@@ -49,14 +43,10 @@ def train_jointly(
     else:
         emit(results, form)
     records = [bound.task.record for bound in found]
-    if older := [record.name for record in records if record.version > 1]:
-        say(f"There before, and kept as older versions: {', '.join(older)}.", quiet)
-    if not records[0].settings["finished"]:
-        say(f"✘ stopped: the best so far (epoch {records[0].settings['best_epoch']}) is kept.  Go on with: {again()}")
-        return 1
-    if not quiet and form is Format.table:
+    code = runs.tell_end(records, quiet)
+    if not code and not quiet and form is Format.table:
         say(f'adaptree predict {records[0].name} "…"      adaptree show {records[0].name}')
-    return 0
+    return code
 
 
 def report(results: Sequence[dict[str, Any]]) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from adaptree.cli import app as options
+from adaptree.cli import runs
 from adaptree.cli.app import app
 from adaptree.cli.show import Format, Progress, emit, emit_one, out, say, size
-from adaptree.errors import TrainingError, UsageError
+from adaptree.errors import UsageError
 
 
 @app.command()
@@ -32,29 +31,21 @@ def train(
         int | None, typer.Option("--size", help="The method's main number: the bottleneck's width.")
     ] = None,
     layers: Annotated[str | None, typer.Option(help="Only these layers: 3-5, 0,2,4 or top:2.")] = None,
-    kind: Annotated[
-        str | None, typer.Option(help="classify, regress, tag, answer, choose or mlm. Default: guessed from the file.")
-    ] = None,
+    kind: runs.Kind = None,
     text: options.Text = None,
     text_pair: options.TextPair = None,
     label: options.Label = None,
-    validation: Annotated[str | None, typer.Option(help="Validation file. Default: a fifth of the data.")] = None,
-    test: Annotated[str | None, typer.Option(help="Test file, scored once at the end.")] = None,
+    validation: runs.Validation = None,
+    test: runs.Test = None,
     encoding: options.Encoding = "utf-8",
-    epochs: Annotated[
-        int | None, typer.Option(help="Passes over the data. Default: 20 on few rows to 4 on many.")
-    ] = None,
-    lr: Annotated[float | None, typer.Option(help="Peak learning rate. Default: the method's.")] = None,
+    epochs: runs.Epochs = None,
+    lr: runs.Lr = None,
     batch_size: Annotated[int, typer.Option()] = 32,
-    max_length: Annotated[int | None, typer.Option(help="Longest text in tokens. Default: 256.")] = None,
-    max_steps: Annotated[int | None, typer.Option(help="Stop after this many batches.")] = None,
+    max_length: runs.MaxLength = None,
+    max_steps: runs.MaxSteps = None,
     seed: Annotated[int, typer.Option()] = 0,
-    metric: Annotated[
-        str | None, typer.Option(help="What chooses the best epoch. Default: accuracy or pearson.")
-    ] = None,
-    pooling: Annotated[
-        str | None, typer.Option(help="mean, first or last. Default: as the base was pretrained.")
-    ] = None,
+    metric: runs.Metric = None,
+    pooling: runs.Pooling = None,
     patience: Annotated[int, typer.Option(help="Stop after this many epochs without a better score.")] = 5,
     windows: Annotated[
         bool, typer.Option("--windows", help="Read longer texts whole, in windows whose votes are pooled.")
@@ -62,7 +53,7 @@ def train(
     whole_words: Annotated[
         bool, typer.Option("--whole-words", help="Of kind mlm: hide all pieces of a word together.")
     ] = False,
-    class_weights: Annotated[bool, typer.Option("--class-weights", help="Give rare labels the same say.")] = False,
+    class_weights: runs.ClassWeights = False,
     dropout: Annotated[bool, typer.Option("--dropout", help="Keep the base's dropout while training.")] = False,
     accumulate: Annotated[int, typer.Option(help="Compute a batch in so many parts: less memory.")] = 1,
     most_tokens: Annotated[
@@ -88,7 +79,7 @@ def train(
     temperature: Annotated[
         float | None, typer.Option(help="Of --joint: at 1 (default) each row once, the larger the more even.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped or killed.")] = False,
+    resume: runs.Resume = False,
     tensorboard: Annotated[Path | None, typer.Option(help="Also write the curves to this folder.")] = None,
     trust_remote_code: options.TrustRemoteCode = False,
     allow_pickle: options.AllowPickle = False,
@@ -129,20 +120,14 @@ def train(
 
         refused = {"--validation": validation, "--test": test, "--fast": fast, "--search": search}
         heat = {} if temperature is None else {"temperature": temperature}
-        return train_jointly(data, refused, Progress(quiet, listeners), form, quiet, _again, **asked, **heat)
+        return train_jointly(data, refused, Progress(quiet, listeners), form, quiet, **asked, **heat)
     if len(data) > 1 or temperature is not None:
         what = "the temperature is" if temperature is not None else f"{len(data)} files are"
         raise UsageError(f"{what} for training several tasks at once.", hint="Add --joint.")
-    try:
-        with Progress(quiet, listeners) as progress:
-            bound = api.train(
-                data[0], validation=validation, test=test, fast=fast, search=search, on_event=progress, **asked
-            )
-    except KeyboardInterrupt:
-        kept = api.run_folder(where, name)
-        if not any(kept.glob("*.safetensors")) and not (kept / "search.jsonl").exists():
-            raise
-        raise TrainingError("stopped; what was trained so far is kept.", hint=f"Go on with: {_again()}") from None
+    with runs.stoppable(api.run_folder(where, name)), Progress(quiet, listeners) as progress:
+        bound = api.train(
+            data[0], validation=validation, test=test, fast=fast, search=search, on_event=progress, **asked
+        )
     crew.dismiss()
     if crew.rank():  # one of several processes, and not the one that speaks
         return 0
@@ -151,20 +136,10 @@ def train(
         report(api.result(task))
     else:
         emit_one(api.result(task), form)
-    record = task.record
-    if record.version > 1:
-        say(f"'{name}' was there before: this is version {record.version}, the older ones are kept.", quiet)
-    if not record.settings["finished"]:
-        say(f"✘ stopped: the best so far (epoch {record.settings['best_epoch']}) is kept.  Go on with: {_again()}")
-        return 1
-    if not quiet and form is Format.table:
+    code = runs.tell_end([task.record], quiet)
+    if not code and not quiet and form is Format.table:
         say(f'adaptree predict {name} "…"      adaptree show {name}')
-    return 0
-
-
-def _again() -> str:
-    """The command that goes on with this run."""
-    return shlex.join(["adaptree", *(word for word in sys.argv[1:] if word != "--resume"), "--resume"])
+    return code
 
 
 def report(result: dict[str, Any]) -> None:

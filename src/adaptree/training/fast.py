@@ -16,7 +16,7 @@ from adaptree.training.precision import quick_at_bf16
 from adaptree.training.settings import Settings, top_layers
 
 MOST_TOKENS = 1024
-"""That a step computes at once: enough to keep a processor busy, and a third of the memory."""
+"""That a step computes at once: enough to keep a processor busy, and long texts need no more memory than short ones."""
 
 
 def preset(
