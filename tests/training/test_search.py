@@ -16,6 +16,7 @@ from adaptree.data.split import split_again
 from adaptree.data.table import load
 from adaptree.errors import Diverged, TrainingError, UsageError
 from adaptree.training import loop
+from adaptree.training.search import Halving
 
 pytest.importorskip("optuna")
 
@@ -88,6 +89,24 @@ def test_weak_trials_are_stopped_early(base: Base, data: Path) -> None:
     assert len(stopped) >= 4
     assert all(len(t["course"]) < t["epochs"] for t in stopped)
     assert not trials[0]["stopped"]
+
+
+def test_a_trial_goes_on_while_it_is_in_the_best_third_and_an_equal_one_is_no_better() -> None:
+    halving = Halving()
+    assert [halving.stops(1, value) for value in (0.5, 0.5, 0.6, 0.4, 0.6, 0.55, 0.7)] == [
+        False, True, False, True, True, True, False
+    ]  # fmt: skip
+    assert not halving.stops(2, 0.0), "between the rungs nothing is stopped"
+    assert not halving.stops(3, 0.1), "the first to come so far goes on"
+    assert halving.stops(3, 0.1)
+
+
+def test_six_or_more_trials_let_two_go_on() -> None:
+    halving = Halving()
+    for value in (0.9, 0.1, 0.2, 0.3, 0.4):
+        halving.stops(1, value)
+    assert not halving.stops(1, 0.5)
+    assert halving.stops(1, 0.5)
 
 
 def test_the_same_seed_tries_the_same_settings(base: Base, data: Path) -> None:

@@ -15,7 +15,7 @@ from adaptree.methods import Method, parse
 from adaptree.training.precision import quick_at_bf16
 from adaptree.training.settings import Settings, top_layers
 
-MOST_TOKENS = 1024
+MOST_TOKENS = 512
 """That a step computes at once: enough to keep a processor busy, and long texts need no more memory than short ones."""
 
 

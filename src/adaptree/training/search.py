@@ -1,8 +1,8 @@
 """Which learning rate, size and number of epochs: trials on a part of the training rows, the weak ones stopped early.
 
-Every trial runs on the same trunk. A trial that is not among the best third of those before it after one epoch, three,
-nine, is stopped (asynchronous successive halving, Li et al. 2020). The rows that choose the epoch and score the task
-are not seen by any of them.
+Every trial runs on the same trunk. A trial that is not among the best third of those so far after one epoch, three,
+nine, is stopped (asynchronous successive halving, Li et al. 2020); of equal ones the earlier is the better, for a second
+one brings nothing. The rows that choose the epoch and score the task are not seen by any of them.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def search(
     optuna = _optuna(method)
     space = _space(optuna, method, settings, width)
     sign = 1.0 if metrics.better(str(settings.metric), 1.0, 0.0) else -1.0
-    pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=FACTOR)
-    study = optuna.create_study(direction="maximize", pruner=pruner)
+    study = optuna.create_study(direction="maximize")
+    halving = Halving()
     study.enqueue_trial({"lr": settings.lr, "size": _given(method, width), "epochs": settings.epochs})
     crew = Crew(device)
     file = None if folder is None else folder / checkpoint.SEARCH
@@ -87,7 +87,7 @@ def search(
         chosen = replace(settings, lr=asked.params["lr"], epochs=asked.params["epochs"])
         same = (number, str(how), chosen.lr, chosen.epochs)
         kept = next((t for t in done if (t.number, t.method, t.lr, t.epochs) == same), None)
-        trial = _try(same, how, chosen, run, asked, sign, kept, on_event)
+        trial = _try(same, how, chosen, run, asked, halving, sign, kept, on_event)
         state = optuna.trial.TrialState.PRUNED if trial.stopped else optuna.trial.TrialState.COMPLETE
         study.tell(asked, None if trial.stopped or trial.score is None else sign * trial.score, state=state)
         found.append(trial)
@@ -102,6 +102,22 @@ def search(
         )
     best = max(whole)[2]
     return parse(best.method), replace(settings, lr=best.lr, epochs=best.epochs), found
+
+
+class Halving:
+    """What the trials so far had after one epoch, three, nine …, and whether another one is worth going on with."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, list[float]] = {FACTOR**rung: [] for rung in range(20)}
+
+    def stops(self, epoch: int, value: float) -> bool:
+        """Whether a value, which counts from now on, is not in the best third."""
+        if epoch not in self._seen:
+            return False
+        seen = self._seen[epoch]
+        better = sum(other >= value for other in seen)
+        seen.append(value)
+        return better >= max(1, len(seen) // FACTOR)
 
 
 def _write(file: Path, key: str, trials: Sequence[Trial]) -> None:
@@ -125,18 +141,19 @@ def _try(
     settings: Settings,
     run: Callable[[Method, Settings, Callable[[Event], None]], Fit],
     asked: Any,
+    halving: Halving,
     sign: float,
     kept: Trial | None,
     on_event: Callable[[Event], None],
 ) -> Trial:
-    """Run one setting, or go through what is known of it, telling the pruner after each epoch."""
+    """Run one setting, or go through what is known of it, asking after each epoch whether it is worth the next."""
     course: list[float] = []
     last = int(settings.epochs or 0) * method.stages
 
     def weak(value: float) -> bool:
         course.append(value)
         asked.report(sign * value, len(course))
-        return bool(asked.should_prune()) and len(course) < last
+        return halving.stops(len(course), sign * value) and len(course) < last
 
     if kept is not None:
         for value in kept.course:
