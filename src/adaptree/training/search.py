@@ -1,7 +1,7 @@
 """Which learning rate, size and number of epochs: trials on a part of the training rows, the weak ones stopped early.
 
 Every trial runs on the same trunk. A trial that is not among the best third of those so far after one epoch, three,
-nine, is stopped (asynchronous successive halving, Li et al. 2020); of equal ones the earlier is the better, for a second
+nine, is stopped (asynchronous successive halving, Li et al. 2020); of equal ones the earlier is the better, as a second
 one brings nothing. The rows that choose the epoch and score the task are not seen by any of them.
 """
 
