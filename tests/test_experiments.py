@@ -16,7 +16,7 @@ from adaptree import experiments
 from adaptree.cli import main
 from adaptree.compare.cells import full_spelling
 from adaptree.errors import DataError, UsageError
-from adaptree.experiments import comparison, fast, figures, fusion, kinds, languages, layers, summary
+from adaptree.experiments import comparison, fast, figures, fusion, kinds, languages, layers, summary, transfer
 from adaptree.experiments.grid import Grid
 from adaptree.experiments.tasks import TEST, Task, files, whole
 from tests.bases import tiny_base, words_csv
@@ -172,6 +172,40 @@ def test_a_small_task_is_fused_from_single_and_joint_adapters(tmp_path: Path, mo
     assert line.count("±") == len(fusion.COLUMNS) - 1, "the joint adapter has one seed"
     assert page.count("| t | the most attended | ") == 1
     assert (tmp_path / "out" / "attention.png").is_file()
+
+
+def test_what_suggest_says_is_set_beside_what_sources_bring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = tiny_base(tmp_path / "base")
+    for name in ("a", "b", "c"):
+        rows = [{"text": f"{i} {word} {name}", "label": word} for i in range(40) for word in ("lion", "saw")]
+        put(tmp_path / "data" / name / "train.jsonl.xz", rows)
+        put(tmp_path / "data" / name / "test.jsonl.xz", rows[:20])
+    monkeypatch.setattr(transfer, "TASKS", tuple(Task(name, test="test") for name in "abc"))
+    monkeypatch.setattr(transfer, "FEW", 30)
+    monkeypatch.setattr(transfer, "OPTIONS", ("--method", "pfeiffer:4", "--epochs", "1"))
+    more: dict[str, Any] = {"base": base, "threads": 1}
+    experiments.run("transfer", tmp_path / "data", tmp_path / "out", tasks=["a"], **more)
+    begun = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "store" / "tasks").glob("**/*.safetensors")}
+    page = experiments.run("transfer", tmp_path / "data", tmp_path / "out", tasks=["a", "b"], **more)
+    assert [line.split(" | ")[0] for line in page.splitlines() if line.startswith("| ")][1:] == [
+        "| a", "| b", "| **mean**"
+    ]  # fmt: skip
+    assert all(path.stat().st_mtime_ns == then for path, then in begun.items()), "nothing is trained twice"
+    assert (tmp_path / "out" / "gains.png").is_file()
+
+
+def test_rank_correlation_is_that_of_ranks() -> None:
+    assert transfer.spearman([1, 20, 300], [0.1, 0.2, 0.3]) == pytest.approx(1)
+    assert transfer.spearman([1, 2, 3], [9, 5, -4]) == pytest.approx(-1)
+    assert transfer.spearman([1, 2, 2, 3], [1, 2, 3, 4]) == pytest.approx(0.9486833), "equal ones share their ranks"
+    assert transfer.spearman([1, 1, 1], [1, 2, 3]) == 0
+
+
+def test_chance_is_around_zero_and_narrows_with_targets() -> None:
+    pairs = {name: {"gain": float(i)} for i, name in enumerate("abcdefgh")}
+    low, high = transfer.chance({"t": pairs}, draws=300)
+    narrow = transfer.chance({str(i): pairs for i in range(16)}, draws=300)
+    assert low < narrow[0] < 0 < narrow[1] < high
 
 
 def test_a_language_nobody_labelled_is_answered_in_every_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from adaptree.errors import UsageError, near
 from adaptree.experiments.tasks import Asked
 
-NAMES = ("comparison", "fast", "fusion", "kinds", "languages", "layers")
+NAMES = ("comparison", "fast", "fusion", "kinds", "languages", "layers", "transfer")
 
 
 def about(name: str) -> str:

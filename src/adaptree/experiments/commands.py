@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from adaptree.api import run_folder
 from adaptree.compare.files import read, write
 from adaptree.errors import DataError
 from adaptree.experiments.tasks import Asked
 from adaptree.store import Store
+from adaptree.store.places import run_folder
 
 
 def said(path: Path, words: Sequence[str | Path], asked: Asked, **more: Any) -> dict[str, Any]:

@@ -122,12 +122,12 @@ def _answer(target: Language, asked: Asked) -> None:
     path = asked.out / "cells" / f"answers-{target.name}.json"
     if path.is_file():
         return
-    from adaptree import api
+    from adaptree.opening import base_of
     from adaptree.store import Store
 
     rows = [json.loads(line) for line in lines_of(asked.data / f"panx/{target.name}.validation.jsonl.xz")]
     store = Store(asked.out / "store")
-    base = api.base_of(asked.base, "cpu", asked.threads)
+    base = base_of(asked.base, "cpu", asked.threads)
     golds = [row["tags"] for row in rows]
     found: dict[str, Any] = {"rows": len(rows), "pieces": _pieces(base, [row["tokens"] for row in rows]), "sums": {}}
     for what, expression in expressions(target).items():

@@ -1,0 +1,212 @@
+"""Does `adaptree suggest` find the tasks that help? Its ranking beside what each source really brings to a target.
+
+Each task is a source, trained on rows that grow with the size of its dataset, and a target of few rows. What a source
+brings: the test accuracy of an adapter that is trained on top of the source's (`--on`) less that of one trained alone.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adaptree.compare.files import read, writing
+from adaptree.compare.files import write as write_json
+from adaptree.experiments import figures
+from adaptree.experiments.commands import trained
+from adaptree.experiments.tasks import Asked, Task, files, named, whole
+
+SHARE = 6
+"""A source is trained on so many times the square root of its dataset's rows: sizes differ as those of datasets do."""
+FEW = 200
+"""Rows of a target, to train on."""
+TEST = 500
+METHOD = "pfeiffer:48"
+EPOCHS = 6
+OPTIONS = ("--method", METHOD, "--epochs", str(EPOCHS), "--max-length", "128", "--precision", "bf16")
+TASKS = (
+    Task("mnli", test="validation_matched"),
+    Task("qqp", test="validation_from_train"),
+    Task("sst2", test="validation"),
+    Task("qnli", test="validation"),
+    Task("rte", test="validation"),
+    Task("sick", test="test"),
+    Task("mrpc", test="test"),
+    whole("crowdflower_airline"),
+    whole("crowdflower_corporate_messaging"),
+)
+
+
+def run(asked: Asked) -> str:
+    """Train what is missing, rank the sources for each target, and write the table."""
+    out, store = asked.out, asked.out / "store"
+    rows = {task.name: _rows(task, asked.data, out / "rows") for task in TASKS}
+    for name, (source, _, test) in rows.items():
+        trained(out / "sources" / f"{name}.json", source, name, store, ["--test", test, *OPTIONS], asked,
+                train_rows=_count(source))  # fmt: skip
+    for target in named(asked.tasks, TASKS):
+        _, few, test = rows[target.name]
+        _ranked(target.name, few, store, asked)
+        for below in ("nothing", *(task.name for task in TASKS if task != target)):
+            on = () if below == "nothing" else ("--on", below)
+            path = out / target.name / f"on-{below}.json"
+            trained(path, few, f"{target.name}-on/{below}", store, ["--test", test, *OPTIONS, *on], asked)
+    page = table(out, asked.command)
+    with writing(out / "table.md"):
+        (out / "table.md").write_text(page)
+    return page
+
+
+def _rows(task: Task, data: Path, out: Path) -> tuple[Path, Path, Path]:
+    """Rows for a source, others for a target, and those to test on; drawn with seed 0."""
+    train, test = files(task, data, out)
+    lines = train.read_text().splitlines()
+    random.Random(0).shuffle(lines)
+    many = min(round(SHARE * math.sqrt(len(lines))), len(lines) - FEW)
+    parts = {"source": lines[FEW : FEW + many], "few": lines[:FEW], "test": test.read_text().splitlines()[:TEST]}
+    paths = [out / f"{task.name}-{part}.jsonl" for part in parts]
+    for path, some in zip(paths, parts.values(), strict=True):
+        path.write_text("".join(f"{line}\n" for line in some))
+    return paths[0], paths[1], paths[2]
+
+
+def _count(path: Path) -> int:
+    with path.open() as file:
+        return sum(1 for _ in file)
+
+
+def _ranked(target: str, few: Path, store: Path, asked: Asked) -> None:
+    """What `suggest` says of each source, kept."""
+    path = asked.out / target / "suggested.json"
+    if path.is_file():
+        return
+    from adaptree.data.source import open_data
+    from adaptree.data.table import Table
+    from adaptree.opening import base_of
+    from adaptree.store import Store
+    from adaptree.suggest import ranking
+
+    data = open_data(few)
+    assert isinstance(data, Table)
+    sources = [task.name for task in TASKS if task.name != target]
+    found = ranking(data, sources, Store(store), base_of(asked.base, "cpu", asked.threads))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, {"gains": [asdict(gain) for gain in found.gains]})
+
+
+def spearman(first: Sequence[float], second: Sequence[float]) -> float:
+    """The rank correlation of two rows of numbers; equal ones share their ranks. Nothing to tell apart: 0."""
+    a, b = (_ranks(np.asarray(values, dtype=float)) for values in (first, second))
+    return float(np.corrcoef(a, b)[0, 1]) if a.std() and b.std() else 0.0
+
+
+def _ranks(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.asarray([(values < value).sum() + ((values == value).sum() - 1) / 2 for value in values])
+
+
+def measured(out: Path) -> dict[str, dict[str, dict[str, float]]]:
+    """By target and source: what the source really brings in points, what the probe says, and the source's rows."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for target in TASKS:
+        folder = out / target.name
+        alone, told = read(folder / "on-nothing.json"), read(folder / "suggested.json")
+        if not alone or not told:
+            continue
+        probe = {gain["task"]: gain["gain"] for gain in told["gains"]}
+        for source in TASKS:
+            pair = read(folder / f"on-{source.name}.json")
+            if pair and source.name in probe:
+                found.setdefault(target.name, {})[source.name] = {
+                    "gain": 100 * (pair["metrics"]["test"]["accuracy"] - alone["metrics"]["test"]["accuracy"]),
+                    "probe": probe[source.name],
+                    "rows": read(out / "sources" / f"{source.name}.json")["train_rows"],
+                }
+    return {target: pairs for target, pairs in found.items() if len(pairs) == len(TASKS) - 1}
+
+
+def correlations(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, list[float]]:
+    """The rank correlation with the real gain, one for each target, by who ranks."""
+    return {
+        who: [
+            spearman([pair[by] for pair in pairs.values()], [pair["gain"] for pair in pairs.values()])
+            for pairs in found.values()
+        ]
+        for who, by in (("suggest", "probe"), ("by size", "rows"))
+    }
+
+
+def chance(found: Mapping[str, Mapping[str, Mapping[str, float]]], draws: int = 2000) -> tuple[float, float]:
+    """Between what values the mean rank correlation of random rankings lies, 95 times of 100."""
+    rng = np.random.default_rng(0)
+    means = np.mean(
+        [
+            [
+                spearman(rng.permutation(len(pairs)).tolist(), [pair["gain"] for pair in pairs.values()])
+                for _ in range(draws)
+            ]
+            for pairs in found.values()
+        ],
+        axis=0,
+    )
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def table(out: Path, command: str) -> str:
+    """Every target whose pairs are all there."""
+    lines = [
+        "# Does `suggest` find the tasks that help?",
+        "",
+        f"What a source brings: points of test accuracy that an adapter ({METHOD}, {EPOCHS} epochs, {FEW} rows, one "
+        f"seed) gains when it is trained on top of the source's. At most {TEST} test rows: differences of two points "
+        f"are noise. Sources have {SHARE}·√n of the n rows of their datasets here.",
+        "",
+    ]
+    if found := measured(out):
+        each, (low, high) = correlations(found), chance(found)
+        lines += [
+            "| target | rank correlation: suggest | by size | best source | suggest's first | largest | mean of all |",
+            f"|{'---|' * 7}",
+            *(
+                f"| {target} | {each['suggest'][i]:+.2f} | {each['by size'][i]:+.2f} | {_best(pairs)} |"
+                for i, (target, pairs) in enumerate(found.items())
+            ),
+            f"| **mean** | **{np.mean(each['suggest']):+.2f}** {_interval(each['suggest'])} | "
+            f"**{np.mean(each['by size']):+.2f}** {_interval(each['by size'])} | {_means(found)} |",
+            "",
+            f"Means with 95 % intervals, bootstrap over {len(found)} targets; random rankings lie between {low:+.2f} "
+            f"and {high:+.2f}. The last four columns: the gain of that source in points.",
+            "",
+            "![gains](gains.png)",
+            "",
+        ]
+        figures.transfer(found, out / "gains.png")
+        write_json(out / "summary.json", {"pairs": found, "correlations": each, "chance": [low, high]})
+    return "\n".join([*lines, *([f"Made by `{command}`."] if command else [])]) + "\n"
+
+
+def _chosen(pairs: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """The best source, those that suggest and size put first."""
+    return [max(pairs, key=lambda name: pairs[name][by]) for by in ("gain", "probe", "rows")]
+
+
+def _best(pairs: Mapping[str, Mapping[str, float]]) -> str:
+    told = [f"{pairs[name]['gain']:+.1f} ({name})" for name in _chosen(pairs)]
+    return " | ".join([*told, f"{np.mean([pair['gain'] for pair in pairs.values()]):+.1f}"])
+
+
+def _means(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
+    chosen = [[pairs[name]["gain"] for name in _chosen(pairs)] for pairs in found.values()]
+    every = np.mean([np.mean([pair["gain"] for pair in pairs.values()]) for pairs in found.values()])
+    return " | ".join(f"**{value:+.1f}**" for value in [*np.mean(chosen, axis=0), every])
+
+
+def _interval(values: Sequence[float]) -> str:
+    drawn = np.random.default_rng(0).choice(np.asarray(values), (2000, len(values))).mean(1)
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return f"({low:+.2f} to {high:+.2f})"
