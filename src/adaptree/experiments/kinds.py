@@ -37,7 +37,7 @@ class Work:
 
 WORKS = (
     Work("panx-en", "panx/en.train.jsonl.xz", "panx/en.validation.jsonl.xz", epochs=5, rows=3000),
-    Work("masakhaner-swa", "masakhaner/swa.train.jsonl.xz", "masakhaner/swa.test.jsonl.xz", epochs=3),
+    Work("masakhaner-swa", "masakhaner/swa.train.jsonl.xz", "masakhaner/swa.test.jsonl.xz", epochs=10),
     Work("winogrande-m", "winogrande/train_m.jsonl.xz", "winogrande/validation.jsonl.xz", epochs=3),
     Work("commonsenseqa", "commonsenseqa/train.jsonl.xz", "commonsenseqa/validation.jsonl.xz", epochs=3, rows=1000),
     Work("quechua", "quechua_text/quy_open.txt.xz", None, epochs=5, rows=6000, options=("--kind", "mlm"),
