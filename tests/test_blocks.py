@@ -473,6 +473,65 @@ def test_the_average_of_deltas_over_other_places_is_the_mean_change(base: Base, 
     assert_close(logits(base, "average(a, b, weights=[0.25, 0.75])", a=a, b=b), answer_with(base, change, head))
 
 
+def test_averages_of_averages_of_deltas_count_every_one(base: Base, delta: Make) -> None:
+    tasks = dict(zip("abcd", (delta("lt_sft:0.05", seed) for seed in range(4)), strict=True))
+    changes = {name: written_out(base, each) for name, each in tasks.items()}
+    heads = {name: {k: each.weights[k] for k in ("head.weight", "head.bias")} for name, each in tasks.items()}
+    for text, shares in (
+        ("average(average(a, b), average(c, d))", (0.25, 0.25, 0.25, 0.25)),
+        ("average(average(a, b, weights=[0.25, 0.75]), c)", (0.125, 0.375, 0.5)),
+        ("average(average(average(a, b), c), d)", (0.125, 0.125, 0.25, 0.5)),
+    ):
+        names = "abcd"[: len(shares)]
+        change, head = (mean(list(shares), *(of[name] for name in names)) for of in (changes, heads))
+        assert_close(logits(base, text, **tasks), answer_with(base, change, head))
+
+
+def test_tasks_that_differ_in_how_they_were_trained_have_a_mean(base: Base, task: Make, delta: Make) -> None:
+    for one, other in (
+        (task("pfeiffer(size=8)"), task("pfeiffer(size=8, init_std=0.3)", 1)),
+        (task("lora(rank=2)"), task("lora(rank=2, dropout=0.1)", 1)),
+    ):
+        weights = mean([0.5, 0.5], one.weights, other.weights)
+        want = base.bind(Task(one.record, weights)).logits(TEXTS)
+        assert_close(logits(base, "average(a, b)", a=one, b=other), want)
+    few, many = delta("lt_sft:0.05"), delta("lt_sft:0.1", 1)
+    change = mean([0.5, 0.5], written_out(base, few), written_out(base, many))
+    head = mean([0.5, 0.5], *({k: each.weights[k] for k in ("head.weight", "head.bias")} for each in (few, many)))
+    assert_close(logits(base, "average(a, b)", a=few, b=many), answer_with(base, change, head))
+
+
+@pytest.mark.parametrize(
+    "other", ["pfeiffer(size=8, activation=tanh)", "pfeiffer(size=8, layers=0)", "lora(rank=2, alpha=4)"]
+)
+def test_tasks_that_differ_in_what_they_compute_have_no_mean(base: Base, task: Make, other: str) -> None:
+    one = task("lora(rank=2)" if other.startswith("lora") else "pfeiffer(size=8)")
+    with pytest.raises(CompositionError, match=r"have no mean.*average_outputs"):
+        logits(base, "average(a, b)", a=one, b=task(other, 1))
+
+
+def test_a_hint_leads_to_no_other_refusal(base: Base, task: Make, delta: Make) -> None:
+    """What replaces the base's weights has no output, and weights of two methods have no mean."""
+    tasks = {"f": task("full"), "s": delta("lt_sft:0.05"), "p": task("pfeiffer:8"), "g": task("full", 1)}
+    for text, said in (
+        ("average(f, s)", "parallel"), ("average(f, p)", "parallel"), ("average_outputs(f, p)", "parallel"),
+        ("average_outputs(f, g)", r"average\(…\)"),
+    ):  # fmt: skip
+        with pytest.raises(CompositionError, match=said):
+            base.bind(text, tasks=tasks)
+
+
+def test_norms_of_layers_that_are_dropped_are_nobody_s(base: Base, task: Make) -> None:
+    """The lower half of one task under the upper half of another: each norm has one owner."""
+    a, b = task(NORMED), task(NORMED, 1)
+    found = logits(base, "stack(drop(a, layers='1'), drop(b, layers='0'))", a=a, b=b)
+    upper = {name for name in b.weights if name.startswith(("1.", "norm.encoder.layer.1.", "head."))}
+    halves = {name: (b if name in upper else a).weights[name] for name in b.weights}
+    assert_close(found, base.bind(Task(b.record, halves)).logits(TEXTS))
+    with pytest.raises(CompositionError, match=r"write the same weight, encoder.layer.1"):
+        logits(base, "stack(drop(a, layers='0'), b)", a=a, b=b)
+
+
 BLOCKS = [
     "stack(a, b)", "average(a, c)", "average_outputs(a, b)", "drop(a, layers='1')", "stack(d, e)", "average(d, e)",
     "stack(p, q)", "average_outputs(p, q)", "stack(r, a)", "average_outputs(r, s)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from adaptree.base import Base, load_base
 from adaptree.core import sparse
 from adaptree.errors import CompositionError, WrongBase
 from adaptree.methods.sparse import POSITIONS, VALUES, universe
+from adaptree.store import Store
 from adaptree.task import Task
 from tests.bases import tiny_base, words_csv
 
@@ -55,6 +57,16 @@ def dense(base: Base, task: Task) -> dict[str, Tensor]:
         out[name] = flat[start : start + size].reshape(base.host.frozen[name].shape)
         start += size
     return out
+
+
+def test_what_leaves_the_base_alone_is_not_trained_on_another(
+    tmp_path: Path, base: Base, data: Path, task: Any
+) -> None:
+    store = Store(tmp_path / "store")
+    store.add(Task(replace(task("pfeiffer:4").record, name="low"), task("pfeiffer:4").tensors))
+    with pytest.raises(CompositionError, match=r"tfidf leaves the base alone: it cannot be trained on low@1.*--on"):
+        at.train(data, base=base, name="bags", method="tfidf", on="low", store=store)
+    assert list(store) == ["low"]
 
 
 def test_sparse_deltas_add_up_and_the_base_keeps_its_bits(base: Base, task: Any) -> None:

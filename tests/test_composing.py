@@ -19,6 +19,7 @@ from adaptree.cli import main
 from adaptree.composing import compose
 from adaptree.errors import CompositionError, StoreError, TaskNotFound, UsageError, WrongBase
 from adaptree.store import Store
+from adaptree.store.places import remember, run_folder
 from adaptree.task import FUSES, MADE_OF, NEEDS, ON, Task
 from tests.bases import tiny_base, words_csv
 
@@ -164,6 +165,19 @@ def test_what_cannot_be_kept_without_some_layers_is_refused(
     assert "new" not in store
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "drop(x, layers=1)",
+        "drop(stack(drop(a, layers=0), b), layers=1)",
+        "drop(stack(drop(a, layers=0), b), layers='top:1')",
+    ],
+)
+def test_what_lacks_some_layers_already_loses_others_too(world: World, store: Store, text: str) -> None:
+    world.train(store, "x", on="drop(a, layers=0)")
+    same(world.base, store, text)
+
+
 # stack
 
 
@@ -195,6 +209,15 @@ def test_in_a_stack_it_does_not_count_what_a_part_was_trained_on(world: World, s
     assert NEEDS not in alone.record.extra
     swapped, trained = (world.base.bind(store[name]).logits(TEXTS) for name in ("swapped", "x"))
     assert off(swapped, trained) > 1e-4
+
+
+def test_in_a_stack_an_average_is_of_tasks_that_were_trained_on_others(world: World, store: Store) -> None:
+    for seed, (name, on) in enumerate((("x", "a"), ("y", "b"))):
+        world.train(store, name, on=on, seed=seed)
+    with pytest.raises(CompositionError, match=r"'x@1' and 'y@1' were trained on other tasks.*stack"):
+        compose("average(x, y)", name="new", store=store, base=world.base)
+    assert same(world.base, store, "stack(c, average(x, y))", "both").task.record.extra[ON] == "c@1"
+    assert same(world.base, store, "stack(c, drop(average(x, y), layers=0))", "less").task.record.extra[ON] == "c@1"
 
 
 def test_blocks_in_a_stack_are_made_first(world: World, store: Store) -> None:
@@ -291,7 +314,7 @@ def test_cards_say_what_a_task_is_made_of(world: World, store: Store) -> None:
 @pytest.fixture
 def here(world: World, store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A folder with the store, which knows where its base is."""
-    api.remember(store, world.base)
+    remember(store, world.base)
     shutil.copy(world.data, tmp_path / "words.csv")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ADAPTREE_STORE", str(store.path))
@@ -326,11 +349,29 @@ def test_the_command_trains_what_is_fused(here: Path, capsys: pytest.CaptureFixt
     assert 'adaptree compose "fuse(a, b)" --name f --train DATA' in capsys.readouterr().err
 
 
+def test_the_command_fuses_tasks_on_what_they_were_trained_on(
+    here: Path, world: World, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed, name in enumerate("xy"):
+        world.train(store, name, on="a", seed=seed)
+    words = ["compose", "fuse(x, y, regularisation=0.5)", "--name", "f", "--train", "words.csv", "--epochs", "1", "-q"]
+    assert main(words) == 2
+    assert 'Add --on "a@1".' in capsys.readouterr().err
+    assert "f" not in store
+    assert main([*words, "--on", "a@1"]) == 0
+    record = store["f"].record
+    assert (record.extra[FUSES], record.extra[ON]) == ("fuse(x@1, y@1)", "a@1")
+    assert record.method == "fusion(regularisation=0.5)"
+    capsys.readouterr()
+    assert main(["compose", "average(x, y)", "--name", "m", "--on", "a"]) == 2
+    assert "--on is for training" in capsys.readouterr().err
+
+
 def test_a_stopped_command_says_how_to_go_on(
     here: Path, store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def train(*args: Any, **options: Any) -> None:
-        folder = api.run_folder(store, "f")
+        folder = run_folder(store, "f")
         folder.mkdir(parents=True)
         (folder / "checkpoint.safetensors").touch()
         raise KeyboardInterrupt

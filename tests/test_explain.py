@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import AlbertConfig, AlbertModel
 
 import adaptree as at
+from adaptree import compose as algebra
 from adaptree import explain
 from adaptree.base import load_base
 from adaptree.cli import main
@@ -147,8 +148,27 @@ def test_in_a_stack_it_is_what_the_fused_task_attends_to_there(world: World) -> 
 
 @pytest.mark.parametrize("text", ["a", "stack(a, b)", "average(a, b)", "drop(f, layers='0')"])
 def test_what_does_not_attend_is_refused(world: World, text: str) -> None:
-    with pytest.raises(CompositionError, match=r"does not attend to anything.*adaptree compose"):
+    command = "adaptree explain f" if "f" in algebra.parse(text).names else "adaptree compose"
+    with pytest.raises(CompositionError, match=rf"does not attend to anything.*{command}"):
         explain.attention(world.base.bind(text, tasks=world.store), TEXTS)
+
+
+def test_the_adapters_are_those_of_the_fusion_that_is_looked_at(world: World, tmp_path: Path) -> None:
+    """A fused task inside a block is not attended to, and its adapters' names are not the ones to tell."""
+    store = Store(tmp_path / "store")
+    for name in ("a", "b", "lang/c"):
+        store.add(world.store[name])
+    at.train(world.data, name="ab", method="fuse(a, b)", base=world.base, store=store, epochs=1, baselines=False)
+    at.train(world.data, name="bc", method="fuse(b, lang/c)", base=world.base, store=store, epochs=1, baselines=False)
+    bound = world.base.bind("stack(ab, drop(bc, layers='0'))", tasks=store)
+    assert explain.attention(bound, TEXTS).names == ("a@1", "b@1")
+    bound = world.base.bind("stack(ab, bc)", tasks=store)
+    assert explain.attention(bound, TEXTS).names == ("b@1", "lang/c@1")
+
+
+def test_of_adapters_that_are_attended_to_alike_most_and_least_are_two(world: World) -> None:
+    even = explain.Attention("f", ("a@1", "b@1", "c@1"), (0,), np.full((1, 3), 1 / 3), 1, 1)
+    assert (even.most, even.least) == ("a@1", "c@1")
 
 
 def test_nothing_to_read_is_refused(world: World) -> None:

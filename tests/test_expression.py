@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,7 +56,11 @@ expressions = (
     | stacks
     | several.map(lambda parts: parallel(*parts))
     | several.map(lambda parts: rows(*parts))
-    | st.lists(names, min_size=2, max_size=4, unique=True).map(lambda parts: fuse(*parts))
+    | st.builds(
+        lambda parts, amount: fuse(*parts, regularisation=amount),
+        st.lists(names, min_size=2, max_size=4, unique=True),
+        st.none() | st.floats(0, 10),
+    )
 )
 
 
@@ -115,7 +120,15 @@ def test_a_task_may_be_called_like_a_block() -> None:
         ("drop(a, b, layers='0')", "drop takes one part"),
         ("drop(a, layers='x')", "cannot be read"),
         ("drop(a, layers='0', layers='1')", "says layers twice"),
-        ("rows()", "at least 1 parts"),
+        ("rows()", r"at least 1 part,.*rows\(a\)"),
+        ("average(a, b, weights=[inf, -inf])", "sum up to nan, not to 1"),
+        ("average(a, b, weights=[1e308, 1e308])", "sum up to inf, not to 1"),
+        ("average(a, b, weights=[nan, 1])", "sum up to nan, not to 1"),
+        ("fuse(a, fuse(b, c))", "name all of the tasks in one fuse"),
+        ("fuse(a, b, regularisation=-1)", "regularisation must be a number of at least 0, not -1.0"),
+        ("fuse(a, b, regularisation=inf)", "at least 0, not inf"),
+        ("fuse(a, b, regularisation=much)", "at least 0, not 'much'"),
+        ("stack(a, fuse=3)", "cannot be read at 'fuse'"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(text: str, said: str) -> None:
@@ -132,3 +145,42 @@ def test_a_name_obeys_the_rule_of_names() -> None:
 def test_json_that_is_no_composition_is_refused(value: Any) -> None:
     with pytest.raises(CompositionError):
         from_json(value)
+
+
+@pytest.mark.parametrize("weights", [[1, 1, 1], [2, 5, 6], [3, -1, 5]])
+def test_the_weights_that_an_error_offers_are_taken(weights: list[float]) -> None:
+    with pytest.raises(CompositionError) as caught:
+        average("a", "b", "c", weights=weights)
+    assert parse(f"average(a, b, c, {caught.value.hint})").names == ("a", "b", "c")
+
+
+@pytest.mark.parametrize("weights", [0.5, "ab", ["x", 1], [True, False], [None, 1], {"a": 1, "b": 0}])
+def test_weights_that_are_no_numbers_are_refused_in_python_and_json_too(weights: Any) -> None:
+    with pytest.raises(CompositionError, match="cannot be read"):
+        average("a", "b", weights=weights)
+    with pytest.raises(CompositionError, match="cannot be read"):
+        from_json({"average": ["a", "b"], "weights": weights})
+
+
+def test_weights_may_come_from_an_array() -> None:
+    assert average("a", "b", weights=np.asarray([0.25, 0.75], dtype=np.float32)) == average(
+        "a", "b", weights=[0.25, 0.75]
+    )
+
+
+@pytest.mark.parametrize("depth", [51, 400, 5000])
+def test_what_is_nested_too_deeply_is_refused_in_one_line(depth: int) -> None:
+    with pytest.raises(CompositionError, match="50 blocks"):
+        parse("stack(" * depth + "a" + ")" * depth)
+    value: Any = "a"
+    for _ in range(depth):
+        value = {"stack": [value]}
+    with pytest.raises(CompositionError, match="50 blocks"):
+        from_json(value)
+
+
+def test_what_is_fused_may_say_its_regularisation() -> None:
+    said = parse("fuse(a, b, regularisation=0.5)")
+    assert said == fuse("a", "b", regularisation=0.5)
+    assert said.to_json() == {"fuse": ["a", "b"], "regularisation": 0.5}
+    assert said != fuse("a", "b")

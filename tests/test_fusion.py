@@ -142,6 +142,34 @@ def test_a_masked_adapter_counts_for_nothing_and_the_others_share_its_weight() -
         Fusion().over([(parse("pfeiffer"), {})] * 2).without([0, 1])
 
 
+@pytest.mark.parametrize(
+    ("case", "method"), [("bert", "pfeiffer:5"), ("gpt2", "houlsby_feedforward(size=5, norms=false)")]
+)
+def test_equal_adapters_are_computed_once_and_count_as_often_as_they_are_there(case: str, method: str) -> None:
+    """The tasks of a joint training differ in their heads alone."""
+    seen: dict[str, list[Tensor]] = {}
+    host = Host(tiny.model(case).double())
+    a, b, c = [(how, {name: t.double() for name, t in v.items()}) for how, v in adapters(host, method)]
+    twin = (a[0], {**a[1], "head.weight": torch.ones(2)})
+    plain = Fusion().over([a, b, twin, c, twin])
+    v = {name: t.double() for name, t in learned(host, plain).items()}
+    each_by_itself = plain._with(_same=tuple(range(5)))
+    assert plain._distinct == [0, 1, 3]
+    for without in ([], [2], [1], [0, 2, 4]):
+        told = []
+        for fusion in (plain, each_by_itself):
+            seen.clear()
+            watched = fusion.without(without).watched(lambda layer, s: seen.setdefault(str(layer), []).append(s))
+            with torch.no_grad(), host.running(host.hook(watched.plan(host.sites, v))):
+                states = host.backbone(**tiny.batch(host.model)).last_hidden_state
+            told.append((states, torch.cat([s for layer in sorted(seen) for s in seen[layer]])))
+        (out, s), (want, expected) = told
+        assert off(out, want) < 1e-6
+        assert s.shape == expected.shape
+        assert off(s, expected) < 1e-6
+        assert float(s[..., without].abs().sum()) == 0
+
+
 # At birth, and what is trained
 
 
@@ -424,7 +452,7 @@ def test_adapters_at_different_places_are_refused(world: World, tmp_path: Path) 
     for name, method in (("top", "pfeiffer(size=8, layers=1)"), ("front", "houlsby_feedforward(norms=false)")):
         at.train(world.data, name=name, method=method, store=store, **{**world.options, "epochs": 1})
     assert "different layers" in refused(world, "fuse(a, top)", store=store)
-    assert "Fuse tasks of one of the two" in refused(world, "fuse(a, front)", store=store)
+    assert "in front of its residual add" in refused(world, "fuse(a, front)", store=store)
 
 
 def test_a_name_that_is_not_there_is_refused_with_a_near_one(world: World) -> None:
@@ -469,5 +497,42 @@ def test_tasks_are_fused_on_what_they_were_trained_on(tmp_path: Path) -> None:
     at.train(data, name="good", method="fuse(a, b)", on="low", **how)
     with pytest.raises(CompositionError, match=r"'a@1' was trained on low@1, .* on the bare base.*--on"):
         at.train(data, name="bad", method="fuse(a, b)", **how)
-    with pytest.raises(CompositionError, match=r"'c@1' was trained on the bare base.*Leave out --on"):
+    with pytest.raises(CompositionError, match=r"'c@1' was trained on the bare base.*trained on the same"):
         at.train(data, name="bad", method="fuse(a, c)", on="low", **how)
+    at.train(data, name="d", method="pfeiffer:4", **how)
+    with pytest.raises(CompositionError, match=r"'c@1' was trained on the bare base.*Leave out --on"):
+        at.train(data, name="bad", method="fuse(c, d)", on="low", **how)
+
+
+def test_a_fuse_may_say_its_regularisation(tmp_path: Path) -> None:
+    base = load_base(tiny_base(tmp_path / "base"))
+    data, store = words_csv(tmp_path / "words.csv", 40), Store(tmp_path / "store")
+    how: dict[str, Any] = {"base": base, "store": store, "epochs": 1, "baselines": False}
+    for seed, name in enumerate("ab"):
+        at.train(data, name=name, method="pfeiffer:4", seed=seed, **how)
+    for name, more in (("usual", ""), ("free", ", regularisation=0"), ("tight", ", regularisation=50")):
+        at.train(data, name=name, method=f"fuse(a, b{more})", lr=1e-2, **how)
+    methods = [store[name].record.method for name in ("usual", "free", "tight")]
+    assert methods == [f"fusion(regularisation={amount})" for amount in ("0.01", "0.0", "50.0")]
+    assert {store[name].record.extra[FUSES] for name in ("usual", "free", "tight")} == {"fuse(a@1, b@1)"}
+
+    def away(name: str) -> float:
+        values = [t for key, t in store[name].weights.items() if key.endswith(".value")]
+        return sum(float((value - torch.eye(len(value))).square().sum()) for value in values)
+
+    assert away("tight") < 0.5 * away("free")
+    mean = base.bind("average(free, tight)", tasks=store).logits(TEXTS)
+    assert torch.isfinite(mean).all(), "they compute alike, so that there is a mean"
+
+
+def test_what_is_fused_of_a_fused_task_is_what_it_is_made_of(tmp_path: Path) -> None:
+    base = load_base(tiny_base(tmp_path / "base"))
+    data, store = words_csv(tmp_path / "words.csv", 40), Store(tmp_path / "store")
+    how: dict[str, Any] = {"base": base, "store": store, "epochs": 1, "baselines": False}
+    for name in "ab":
+        at.train(data, name=name, method="pfeiffer:4", **how)
+    at.train(data, name="f", method="fuse(a, b)", **how)
+    with pytest.raises(
+        CompositionError, match=r"'f' cannot be fused.*Fuse the tasks that it is made of: fuse\(a@1, b@1\)"
+    ):
+        at.train(data, name="g", method="fuse(a, f)", **how)

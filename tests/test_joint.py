@@ -24,10 +24,11 @@ from adaptree.cli import main
 from adaptree.data.source import open_data
 from adaptree.data.split import split
 from adaptree.data.stem import stem
-from adaptree.errors import UsageError
+from adaptree.errors import StoreError, UsageError
 from adaptree.kinds.encoded import Encoded
 from adaptree.kinds.joint import Joined, Joint, counts
 from adaptree.methods import parse
+from adaptree.opening import open_task
 from adaptree.store import Store
 from adaptree.task import check_name
 from adaptree.training import loop
@@ -252,7 +253,7 @@ def test_the_scores_are_those_of_the_tasks_themselves(trained: list[Bound], file
         _, held = split(open_data(path), seed=0)
         with path.open() as file:
             rows = list(csv.DictReader(file)) if path.suffix == ".csv" else [*map(json.loads, file)]
-        found = api.evaluate(api.open_task(store, record.name, base=bound.base), [rows[i] for i in held])
+        found = api.evaluate(open_task(store, record.name, base=bound.base), [rows[i] for i in held])
         assert found["metrics"]["test"] == pytest.approx(record.metrics["validation"], abs=1e-12)
         best = record.history[record.settings["best_epoch"] - 1]
         assert {key: best[key] for key in record.metrics["validation"]} == pytest.approx(record.metrics["validation"])
@@ -469,6 +470,33 @@ def test_what_has_no_meaning_together_is_refused(
     some = files[: asked.pop("files", 2)]
     with pytest.raises(UsageError, match=expected):
         joint.train(some, **asked)
+
+
+def test_a_name_that_has_no_room_in_the_store_is_refused_before_training(
+    base: Base, files: list[Path], tmp_path: Path
+) -> None:
+    store = Store(tmp_path / "store")
+    api.train(files[0], name="both", base=base, store=store, method="pfeiffer:4", **{**FAST, "epochs": 1})
+    events: list[Any] = []
+    with pytest.raises(StoreError, match="'both/1' cannot be added: it is where version 1 of task 'both' lies"):
+        joint.train({"1": files[0], "b": files[1]}, name="both", base=base, store=store, on_event=events.append, **FAST)
+    assert events == []
+    assert list(store) == ["both"]
+
+
+def test_a_command_that_is_refused_leaves_a_stopped_run_as_it_was(
+    base: Base, files: list[Path], tmp_path: Path
+) -> None:
+    store = Store(tmp_path / "store")
+    for name, method in (("low", "pfeiffer(size=4, layers=0)"), ("high", "pfeiffer(size=4, layers=1)")):
+        api.train(files[0], name=name, base=base, store=store, method=method, **{**FAST, "epochs": 1})
+    kept = joint.folder_of(store, "both") / "checkpoint.safetensors"
+    kept.parent.mkdir(parents=True)
+    kept.touch()
+    for wrong in ({"method": "fuse(low, high)"}, {"pooling": "median"}, {"method": "pfeiffer(layers=9)"}):
+        with pytest.raises(UsageError):
+            joint.train(files[:2], name="both", base=base, store=store, **{**FAST, **wrong})
+        assert kept.exists()
 
 
 def test_two_files_of_one_name_are_refused_and_a_dict_names_them(base: Base, files: list[Path], tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ ROOT = Path(adaptree.__file__).parent
 # From the bottom up: a module imports from groups above its own line in this table, or from its own package; never
 # from below, and never from a neighbour on its line.
 ORDER = [
-    ("errors", "core", "cache", "plots", "drawing"),  # nothing of ours
+    ("errors", "core", "architectures", "cache", "plots", "drawing"),  # nothing of ours
     ("sites", "models", "fingerprint", "metrics"),  # where weights go; which model, and how it is known and scored
     ("methods", "data", "baselines"),  # ways of tuning; a file's rows, and what is reached without a model
     ("card", "scoring"),  # how a task writes about itself; what kinds beyond labels and numbers are scored by
@@ -29,6 +29,7 @@ ORDER = [
     ("tuned", "base", "insight"),  # a task on any model; the frozen base that many tasks share; what its answers tell
     ("training",),
     ("store",),
+    ("opening",),  # bases and stored tasks, as they are asked for
     ("api",),  # what the commands call
     ("joint", "suggest"),  # several tasks trained at once; which stored ones help a new one
     ("demo", "compare", "sklearn"),  # a walk through the api, on data of its own; estimators over it

@@ -18,6 +18,7 @@ from adaptree import api
 from adaptree.base import Base, load_base
 from adaptree.cli import main
 from adaptree.errors import AdaptreeError, BadName, TaskNotFound, UsageError, WrongBase
+from adaptree.opening import open_task
 from adaptree.rebase import rebase
 from adaptree.store import Store
 from adaptree.task import Task
@@ -244,7 +245,7 @@ def test_names_are_checked_before_anything_is_loaded(store: Store) -> None:
 def warned(store: Store, reference: str, base: Base, **options: Any) -> list[str]:
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        api.open_task(store, reference, base=base, **options)
+        open_task(store, reference, base=base, **options)
     return [str(each.message) for each in found]
 
 
@@ -306,6 +307,9 @@ def test_the_commands(store: Store, folder: Path, target: Base, data: Path, caps
         out, err = run(capsys, "predict", "moved", *TEXTS, "--format", "jsonl", *where)
         assert len(out.splitlines()) == 3
         assert err.count(note) == len(err.splitlines()) == 1
+    for quiet in ("--quiet", "-q"):
+        out, err = run(capsys, "predict", "moved", *TEXTS, "--format", "jsonl", quiet, *where)
+        assert (len(out.splitlines()), err) == (3, "")
     out, err = run(capsys, "evaluate", "moved", data, "--format", "json", *where)
     assert err == ""
     assert json.loads(out)["base"] == "target"

@@ -314,6 +314,17 @@ def test_int8_parts_have_passes_of_their_own(base: Base, tasks: dict[str, Task])
         assert torch.equal(found[name][2], base.bind(tasks[name], int8=True).run(TEXTS[:4])[1])
 
 
+def test_a_part_may_be_named_in_any_spelling(base: Base, tasks: dict[str, Task], tmp_path: Path) -> None:
+    name = next(iter(tasks))
+    bound = base.bind(f"rows(stack({name}), drop({name}, layers='0'))", tasks=tasks)
+    spelled = [f" stack( {name} )", f'drop({name},layers="0")']
+    exact = [f"stack({name})", f"drop({name}, layers='0')"]
+    assert bound.predict(TEXTS[:2], tasks=spelled) == bound.predict(TEXTS[:2], tasks=exact)
+    assert [bound.line(f"{each}\tapple")[0] for each in spelled] == exact
+    read = bound.reader({"task": spelled[0], "text": "apple"}, {"text": None, "pair": None, "label": None})
+    assert [read({"task": each, "text": "apple"}, 2, "f.csv")[0] for each in spelled] == exact
+
+
 def test_nothing_asked_is_nothing_answered(base: Base, tasks: dict[str, Task]) -> None:
     assert base.bind("parallel(words, tags, tfidf)", tasks=tasks).predict([]) == []
     assert base.bind("rows(words, tags)", tasks=tasks).predict([], tasks=[]) == []

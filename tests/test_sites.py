@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from transformers import BertModel
 
 from adaptree import Architecture, attach
+from adaptree.architectures import ARCHITECTURES
 from adaptree.errors import UnknownArchitecture, UsageError
 from adaptree.host import Host
-from adaptree.sites import ARCHITECTURES, find, parse_layers
+from adaptree.sites import find, parse_layers
 from tests import tiny
 
 STACK = tiny.ROFORMER.stacks[0]

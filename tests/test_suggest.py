@@ -17,6 +17,7 @@ import torch
 from adaptree import api, joint
 from adaptree.base import Base, load_base
 from adaptree.cli import main
+from adaptree.composing import compose
 from adaptree.core import ridge
 from adaptree.data.source import open_data
 from adaptree.data.table import Table
@@ -280,7 +281,25 @@ def test_if_nothing_beats_the_base_it_says_so(store: Store, base: Base, tmp_path
     assert all(gain.gain < 0 for gain in told.gains)
     assert told.verdict.startswith("None of 2 tasks beats the bare base;")
     assert told.fuse == []
-    assert shlex.split(told.command)[:2] == ["adaptree", "train"]
+    assert shlex.split(told.command) == [
+        "adaptree", "train", str(mine), "--name", "my-new-words", "--method", "pfeiffer", "--base", base.location,
+    ]  # fmt: skip
+    latin = tmp_path / "latin.csv"
+    latin.write_bytes(mine.read_text().replace("lion", "liôn").encode("latin-1"))
+    told = suggest(latin, kept, base, encoding="latin-1")
+    assert shlex.split(told.command)[-2:] == ["--encoding", "latin-1"]
+
+
+def test_what_is_made_of_a_task_of_this_very_data_is_not_ranked(
+    store: Store, base: Base, tmp_path: Path, mine: Path
+) -> None:
+    kept = Store(tmp_path)
+    for name in ("same", "own"):
+        kept.add(store[name])
+    compose("average(same, own)", name="made", store=kept, base=base)
+    told = suggest(mine, kept, base)
+    assert [gain.task for gain in told.gains] == ["same"]
+    assert "'own@1'" in told.skipped["made"]
 
 
 def test_adapters_in_other_layers_are_not_fused_together(store: Store, base: Base, tmp_path: Path, mine: Path) -> None:
@@ -290,6 +309,19 @@ def test_adapters_in_other_layers_are_not_fused_together(store: Store, base: Bas
     api.train(data, name="top", base=base, store=kept, method="pfeiffer(size=16, layers=top:1)", **LEARN)
     told = suggest(mine, kept, base)
     assert len(told.gains) == 2
+    assert told.fuse == []
+
+
+def test_adapters_in_other_places_are_not_fused_together(store: Store, base: Base, tmp_path: Path, mine: Path) -> None:
+    """One is beside a layer's last norm, the other in front of its residual add: the command has to run."""
+    kept = Store(tmp_path)
+    kept.add(store["same"])
+    data = words_csv(tmp_path / "a.csv", 120, seed=7)
+    how = "houlsby_feedforward(size=16, norms=false)"
+    api.train(data, name="front", base=base, store=kept, method=how, **LEARN)
+    told = suggest(mine, kept, base)
+    assert len(told.gains) == 2
+    assert told.unfusable == {}
     assert told.fuse == []
 
 

@@ -17,7 +17,7 @@ import torch
 import transformers as tf
 from torch import Tensor, nn
 
-from adaptree.sites import Architecture, Stack
+from adaptree.architectures import Architecture, Stack
 
 VOCABULARY, PAD, EOS, LABELS = 60, 1, 2, 3
 _TOKENS = {"vocab_size": VOCABULARY, "pad_token_id": PAD, "bos_token_id": 0, "eos_token_id": EOS, "num_labels": LABELS}

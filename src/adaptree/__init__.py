@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from adaptree.api import check, evaluate, train
+    from adaptree.architectures import Architecture, Stack
     from adaptree.base import Base, Bound, load_base
     from adaptree.compose import Expression, average, average_outputs, drop, fuse, parallel, rows, stack
     from adaptree.errors import AdaptreeError
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
         Tfidf,
         Top,
     )
-    from adaptree.sites import Architecture, Stack
     from adaptree.store import Store
     from adaptree.task import Task
     from adaptree.tuned import Tuned, attach
@@ -48,7 +48,7 @@ __version__ = _version("adaptree")
 # The public names and where they live; each is imported when first asked for, so that `import adaptree` is cheap.
 _HOMES = {
     "AdaptreeError": "errors",
-    "Architecture": "sites",
+    "Architecture": "architectures",
     "Bapna": "methods",
     "Base": "base",
     "BitFit": "methods",
@@ -68,7 +68,7 @@ _HOMES = {
     "Pfeiffer": "methods",
     "Prediction": "kinds",
     "ScaledParallel": "methods",
-    "Stack": "sites",
+    "Stack": "architectures",
     "Store": "store",
     "Task": "task",
     "Tfidf": "methods",

@@ -2,44 +2,42 @@
 
 from __future__ import annotations
 
-import json
-import os
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from adaptree import metrics
-from adaptree.compose import Expression, Name, parse
+from adaptree.compose import Expression, Name
+from adaptree.data.check import Report, tell
+from adaptree.data.check import check as look
 from adaptree.data.read import rows as read_rows
-from adaptree.data.source import Data, Reader, open_data
-from adaptree.data.split import overlap, split, split_again
+from adaptree.data.source import Data, Reader, kind_of, open_data
+from adaptree.data.split import split, split_again
 from adaptree.data.table import name_of
-from adaptree.errors import CompositionError, TrainingError, UsageError, WrongBase, near
+from adaptree.errors import TrainingError, UsageError
 from adaptree.methods import Method
+from adaptree.opening import EVALUATED, REBASED, base_of, encoder_of
+from adaptree.store import Store
+from adaptree.store.places import remember, run_folder
 from adaptree.task import Record, Task, check_name
 from adaptree.training import crew
-from adaptree.training.settings import Settings
+from adaptree.training.settings import Settings, known_settings
 
 if TYPE_CHECKING:
     from adaptree.base import Base, Bound
-    from adaptree.data.check import Report
-    from adaptree.data.encode import Encoder
     from adaptree.several import Several
-    from adaptree.store import Store
-    from adaptree.training.loop import Fit
+    from adaptree.training.finish import Part
+    from adaptree.training.outcome import Fit
     from adaptree.training.search import Trial
 
 Source = str | Path | Iterable[Mapping[str, Any]]
 Event = dict[str, Any]
-KINDS = ("classify", "regress", "tag", "answer", "choose", "mlm")
 CHUNK = 4096
 """Rows that are predicted together from a file: it may be longer than memory."""
-REBASED, EVALUATED = "rebased", "evaluated"
-"""In a record's extra: the base that a task comes from. Beside it in the store: that it was scored where it is now."""
-_WARNED: dict[Any, Any] = {}
 
 
 def check(
@@ -57,13 +55,11 @@ def check(
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> Report:
     """What is in this file, what `train` would do with it, and what looks wrong."""
-    from adaptree.data.check import check as look
-
     table = open_data(
         data, text=text, pair=text_pair, label=label, kind=kind_of(kind), encoding=encoding, on_event=on_event
     )
     other = None if validation is None else open_data(validation, encoding=encoding, like=table, on_event=on_event)
-    encoder, limit = _encoder_of(base)
+    encoder, limit = encoder_of(base)
     longest = Settings(max_length=max_length, seed=seed).longest(limit)
     return look(table, validation=other, lengths=encoder.lengths, limit=limit, max_length=longest, seed=seed)
 
@@ -101,7 +97,6 @@ def train(
     score. `search` first tries so many settings on a part of the training rows. `settings` are the fields of
     `adaptree.training.settings.Settings`. Events (dicts) tell `on_event` how it goes.
     """
-    from adaptree.store import Store
     from adaptree.training.ground import ground
 
     check_name(name)
@@ -115,41 +110,23 @@ def train(
     )
     if resume and store is None:
         raise UsageError("only a run in a store can be resumed.", hint="Pass the store that it was started with.")
-    if how.outside and (table.scored not in ("classify", "regress") or asked.windows):
-        raise UsageError(
-            f"{how.name} is for one label or one number a text, read at once.",
-            hint="Choose another method, or houlsby.",
-        )
-    if asked.metric is not None:
-        metrics.check_metric(table.scored, asked.metric, table.labels)
-    if asked.class_weights and table.scored != "classify":
-        raise UsageError(
-            "class weights are for rows of one label each, and this file has others.", hint="Leave --class-weights out."
-        )
+    _check_fits(table, how, asked)
     other = None if validation is None else open_data(validation, encoding=encoding, like=table, on_event=on_event)
     tester = None if test is None else open_data(test, encoding=encoding, like=table, on_event=on_event)
     tell(table, other, tester, on_event)
-
-    import numpy as np
 
     from adaptree import kinds
     from adaptree.kinds.encoded import Encoded
     from adaptree.training import checkpoint
     from adaptree.training.fast import preset
-    from adaptree.training.finish import Part, finish
+    from adaptree.training.finish import finish
     from adaptree.training.loop import fit
     from adaptree.training.search import search as run_search
 
     folder = None if store is None else run_folder(store, name)
     if folder is not None and leads:
         checkpoint.prepare(folder, anew=not resume)
-    if other is None:
-        train_rows, validation_rows = split(table, seed=asked.seed)
-        parts = {"train": Part(table, train_rows), "validation": Part(table, validation_rows)}
-    else:
-        parts = {"train": Part(table, np.arange(len(table))), "validation": Part(other, np.arange(len(other)))}
-    if tester is not None:
-        parts["test"] = Part(tester, np.arange(len(tester)))
+    parts = _parts(table, other, tester, asked.seed)
     base = base_of(base, device, threads, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
     below.check(base.fingerprint, base.name)
     if fast:
@@ -233,71 +210,33 @@ def train(
     return base.bind(task)
 
 
-def run_folder(store: Store, name: str) -> Path:
-    """Where a run of this name keeps its checkpoint; no name has a dot in it."""
-    return store.path / "runs" / name.replace("/", ".")
-
-
-def open_task(
-    store: Store,
-    reference: str | Expression,
-    *,
-    base: Base | str | Path | None = None,
-    device: str = "auto",
-    threads: int | None = None,
-    trust_remote_code: bool = False,
-    allow_pickle: bool = False,
-    int8: bool = False,
-    evaluating: bool = False,
-) -> Bound:
-    """A stored task, or a composition of some, on its base: the one given, else the one that they were trained on.
-
-    parallel(…) and rows(…) are an `InParallel` and a `ByRow`, which answer a line or a file's row as a `Bound` does. A
-    rebased task comes with a warning until it was evaluated, unless that is what it is opened for.
-    """
-    plain = isinstance(reference, str) and "(" not in reference
-    tasks = {"": store[str(reference)]} if plain else _named(store, reference)
-    first = next(iter(tasks.values()))
-    if base is None:
-        base = _remembered(store).get(first.record.base["fingerprint"], first.record.base["name"])
-    trust = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
-    opened = base_of(base, device, threads, **trust)
-    bound: Bound = opened.bind(first, int8=int8) if plain else opened.bind(reference, tasks=tasks, int8=int8)
-    if not evaluating:
-        for each in getattr(bound, "parts", {"": bound}).values():
-            _warn_of_rebased(store, each)
-    return bound
-
-
-def _named(store: Store, composition: str | Expression) -> dict[str, Task]:
-    """The tasks that a composition names, which are all of one base."""
-    expression = parse(composition)
-    if not expression.names:
-        raise CompositionError(
-            f"{expression!r} is the bare base: it has no task to answer with.", hint="Name a task in it."
+def _check_fits(table: Data, how: Method, asked: Settings) -> None:
+    """Refuse a method, a metric or weights that this file is not for."""
+    if how.outside and (table.scored not in ("classify", "regress") or asked.windows):
+        raise UsageError(
+            f"{how.name} is for one label or one number a text, read at once.",
+            hint="Choose another method, or houlsby.",
         )
-    tasks = {name: store[name] for name in expression.names}
-    first, *others = tasks.values()
-    for other in others:
-        if other.record.base["fingerprint"] != first.record.base["fingerprint"]:
-            a, b = first.record, other.record
-            raise WrongBase(
-                f"'{a.name}' was trained on the base {a.base['name']} and '{b.name}' on another, {b.base['name']}: "
-                f"{expression!r} has no base to run on.",
-                hint=f"Compose tasks of one base, or: adaptree rebase {b.name} --base {a.base['name']}",
-            )
-    return tasks
+    if asked.metric is not None:
+        metrics.check_metric(table.scored, asked.metric, table.labels)
+    if asked.class_weights and table.scored != "classify":
+        raise UsageError(
+            "class weights are for rows of one label each, and this file has others.", hint="Leave --class-weights out."
+        )
 
 
-def _warn_of_rebased(store: Store, bound: Bound) -> None:
-    """Say which tasks were put into another base and never scored there."""
-    for record in (task.record for task in bound.composition.tasks):
-        if REBASED in record.extra and EVALUATED not in store.marks(record.reference):
-            text = (
-                f"'{record.name}' was trained on {record.extra[REBASED]['from']} and put into {record.base['name']}, "
-                f"where nobody has scored it yet.  adaptree evaluate {record.reference} DATA"
-            )
-            warnings.warn_explicit(text, UserWarning, "adaptree", 0, registry=_WARNED)
+def _parts(table: Data, other: Data | None, tester: Data | None, seed: int) -> dict[str, Part]:
+    """The rows to train on, to validate on and, if there are such, to test on."""
+    from adaptree.training.finish import Part
+
+    if other is None:
+        training, held = split(table, seed=seed)
+        parts = {"train": Part(table, training), "validation": Part(table, held)}
+    else:
+        parts = {"train": Part(table, np.arange(len(table))), "validation": Part(other, np.arange(len(other)))}
+    if tester is not None:
+        parts["test"] = Part(tester, np.arange(len(tester)))
+    return parts
 
 
 def evaluate(
@@ -311,8 +250,6 @@ def evaluate(
     store: Store | None = None,
 ) -> dict[str, Any]:
     """A task's scores on labelled data, with 95 % intervals; in its `store` a rebased one then counts as evaluated."""
-    import numpy as np
-
     from adaptree.several import Several
     from adaptree.training.finish import Part, score
 
@@ -445,94 +382,8 @@ def methods(base: Base | str | Path = "minilm") -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["parameters"] is None, row["parameters"] or 0, row["method"]))
 
 
-def kind_of(name: str | None) -> str | None:
-    if name is not None and name not in KINDS:
-        raise UsageError(f"no kind '{name}'.", hint=near(name, KINDS) or f"There are: {', '.join(KINDS)}.")
-    return name
-
-
-def known_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """The same; one that there is not is refused."""
-    names = [f.name for f in fields(Settings)]
-    for name in settings:
-        if name not in names:
-            hint = near(name, names) or f"There are: {', '.join(names)}."
-            raise UsageError(f"there is no setting '{name}'.", hint=hint)
-    return settings
-
-
 def _note(text: str) -> Event:
     return {"event": "note", "text": text}
-
-
-def tell(table: Data, other: Data | None, tester: Data | None, on_event: Callable[[Event], None]) -> None:
-    """What a user should know of the data before training starts."""
-    for part, of in (("validation", other), ("test", tester)):
-        if of is not None and (shared := overlap(table, of)):
-            on_event(_note(f"{shared:,} of the {len(of):,} {part} texts are in the training data too."))
-    for of in (t for t in (table, other, tester) if t is not None):
-        for what, count in of.left_out.items():
-            if count:
-                on_event(_note(f"{of.name}: {count:,} rows {what} are left out."))
-
-
-def base_of(base: Base | str | Path, device: str, threads: int | None, **trust: bool) -> Base:
-    import torch
-
-    from adaptree.base import Base, load_base
-
-    if threads is not None:
-        if threads < 1:
-            raise UsageError(f"threads must be at least 1, not {threads}.")
-        torch.set_num_threads(threads)
-    if isinstance(base, Base):
-        return base
-    return load_base(base, device=_device(device), **trust)  # type: ignore[arg-type]
-
-
-def _device(name: str) -> str:
-    import torch
-
-    if name == "auto":
-        if not torch.cuda.is_available() or os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes"):
-            return "cpu"
-        return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if crew.size() > 1 else "cuda"
-    try:
-        torch.zeros(1, device=name)
-    except (RuntimeError, AssertionError) as error:
-        why = str(error).splitlines()[0][:80]
-        raise UsageError(f"the device '{name}' is not there ({why}).", hint="Try --device cpu.") from error
-    return name
-
-
-def _remembered(store: Store) -> dict[str, str]:
-    """Where this machine has the bases of a store's tasks, by fingerprint."""
-    try:
-        return dict(json.loads((store.path / "bases.json").read_text()))
-    except (OSError, ValueError, TypeError):
-        return {}
-
-
-def remember(store: Store, base: Base) -> None:
-    """Note where this machine has a base, for the tasks of a store."""
-    known = _remembered(store)
-    kept = known.get(base.fingerprint)
-    if kept is None or (Path(kept).is_absolute() and not Path(kept).is_dir()):  # a place that still holds it is kept
-        partial = store.path / f"bases.json.{os.getpid()}"
-        partial.write_text(json.dumps(known | {base.fingerprint: base.location}, indent=1))
-        partial.replace(store.path / "bases.json")
-
-
-def _encoder_of(base: Base | str | Path) -> tuple[Encoder, int]:
-    """A base's tokenizer and limit, without loading its weights, or torch."""
-    from adaptree.data.encode import Encoder
-    from adaptree.models import config_of, limit_of, locate
-
-    if isinstance(base, str | Path):
-        folder = locate(base)
-        config = config_of(folder)
-        return Encoder.load(folder, config), limit_of(config)
-    return base.encoder, base.limit
 
 
 class _Form:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from adaptree import cache, compose, kinds
+from adaptree.architectures import Architecture
 from adaptree.compose import Composition, Expression, Parallel, Parts, Rows, Tasks
 from adaptree.compose.blocks import Dropped
 from adaptree.core.int8 import quantise
@@ -29,7 +30,6 @@ from adaptree.kinds.pretrained import words_head
 from adaptree.methods import Params, Plan
 from adaptree.models import config_of, limit_of, locate
 from adaptree.several import ByRow, InParallel
-from adaptree.sites import Architecture
 
 if TYPE_CHECKING:
     from adaptree.task import Task

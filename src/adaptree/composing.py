@@ -14,6 +14,7 @@ from adaptree.compose.blocks import Block
 from adaptree.errors import CompositionError, UsageError
 from adaptree.methods import parse as parse_method
 from adaptree.methods.sparse import POSITIONS
+from adaptree.opening import open_task
 from adaptree.sites import parse_layers
 from adaptree.task import FUSES, MADE_OF, NEEDS, ON, Record, Task, check_name
 from adaptree.training.ground import Ground
@@ -54,7 +55,7 @@ def compose(
     where = store if isinstance(store, Store) else Store(store)
     found = {reference: where[reference] for reference in asked.names}
     pinned = asked.renamed({reference: task.record.reference for reference, task in found.items()})
-    wanted = api.open_task(  # what has no meaning is refused here
+    wanted = open_task(  # what has no meaning is refused here
         where, pinned.names[0] if isinstance(pinned, Fuse) else pinned, base=base, device=device, threads=threads,
         trust_remote_code=trust_remote_code, allow_pickle=allow_pickle,
     )  # fmt: skip
@@ -98,14 +99,17 @@ def _check(asked: Expression, name: str, data: object, settings: Mapping[str, An
         raise UsageError(f"--{option} is for training, and {asked!r} is not trained.", hint="Leave it out.")
 
 
-def _made(expression: Expression, parts: Mapping[str, Task], base: Base) -> Task:
-    """The task that an expression makes: its weights, and in its record the method and what it stands on."""
+def _made(expression: Expression, parts: Mapping[str, Task], base: Base, bare: bool = False) -> Task:
+    """The task that an expression makes: its weights, and in its record the method and what it stands on.
+
+    `bare`: what it stands on does not count, as in a stack.
+    """
     if isinstance(expression, Name):
         return parts[expression.reference]
     if isinstance(expression, Average):
-        return _mean(expression, parts, base)
+        return _mean(expression, parts, base, bare)
     if isinstance(expression, Drop):
-        return _fewer(expression, parts, base)
+        return _fewer(expression, parts, base, bare)
     if isinstance(expression, Stack):
         return _raised(expression, parts, base)
     raise CompositionError(
@@ -114,9 +118,9 @@ def _made(expression: Expression, parts: Mapping[str, Task], base: Base) -> Task
     )
 
 
-def _mean(expression: Average, parts: Mapping[str, Task], base: Base) -> Task:
+def _mean(expression: Average, parts: Mapping[str, Task], base: Base, bare: bool) -> Task:
     """The first part's record with the mean of all weights."""
-    composition = algebra.compile_(expression, parts, base.device)
+    composition = algebra.compile_(algebra.stack(expression) if bare else expression, parts, base.device)
     method, v = composition.parts[-1]
     first = composition.task
     assert first is not None
@@ -128,17 +132,15 @@ def _mean(expression: Average, parts: Mapping[str, Task], base: Base) -> Task:
     return Task(first.record, v, first.parts)
 
 
-def _fewer(expression: Drop, parts: Mapping[str, Task], base: Base) -> Task:
+def _fewer(expression: Drop, parts: Mapping[str, Task], base: Base, bare: bool) -> Task:
     """A task of the same method in the layers that are left; what it stands on loses them too."""
     import torch
 
     from adaptree.host import price
 
     if isinstance(inside := expression.inside, Stack):
-        return _made(
-            algebra.stack(*(algebra.drop(each, layers=expression.layers) for each in inside.parts)), parts, base
-        )
-    whole = _made(inside, parts, base)
+        return _made(algebra.stack(*(_dropped(each, expression.layers) for each in inside.parts)), parts, base)
+    whole = _made(inside, parts, base, bare)
     host, method = base.host, parse_method(whole.record.method)
     gone = parse_layers(expression.layers, host.sites.depth)
     kept = [layer for layer in method.chosen(host.sites) if layer not in gone]
@@ -157,7 +159,7 @@ def _fewer(expression: Drop, parts: Mapping[str, Task], base: Base) -> Task:
     prices = price(counts, sum(tensor.numel() for tensor in head.values()), host.backbone)
     extra = dict(whole.record.extra)
     if extra.get(ON):
-        extra[ON] = repr(algebra.drop(extra[ON], layers=expression.layers))
+        extra[ON] = repr(_dropped(algebra.parse(extra[ON]), expression.layers))
     record = replace(
         whole.record,
         method=str(fewer),
@@ -168,10 +170,17 @@ def _fewer(expression: Drop, parts: Mapping[str, Task], base: Base) -> Task:
     return Task(record, {key: whole.weights[key] for key in names} | head, whole.parts)
 
 
+def _dropped(expression: Expression, layers: str) -> Drop:
+    """A composition without some layers; one that lacks some already loses these as well."""
+    if isinstance(expression, Drop):
+        return algebra.drop(expression.inside, layers=f"{expression.layers},{layers}")
+    return algebra.drop(expression, layers=layers)
+
+
 def _raised(expression: Stack, parts: Mapping[str, Task], base: Base) -> Task:
     """The last part on top of the rest, whatever it stood on before."""
     *below, last = _flat(expression)
-    top = _made(last, parts, base)
+    top = _made(last, parts, base, bare=True)
     if not below and not top.record.extra.get(ON) and isinstance(last, Name):
         raise CompositionError(f"there is nothing to compose: {expression!r} is '{last!r}'.")
     extra = {key: value for key, value in top.record.extra.items() if key != ON}

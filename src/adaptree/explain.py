@@ -55,12 +55,13 @@ class Attention:
 
     @property
     def most(self) -> str:
-        """The adapter that is attended to most, on the mean over layers."""
+        """The adapter that is attended to most, on the mean over layers; of several the first."""
         return self.names[int(self.mean.argmax())]
 
     @property
     def least(self) -> str:
-        return self.names[int(self.mean.argmin())]
+        """The one that is attended to least; of several the last, so that it is another one than `most`."""
+        return self.names[len(self.names) - 1 - int(self.mean[::-1].argmin())]
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each layer and one for their mean, with a column for each adapter."""
@@ -173,13 +174,15 @@ def adapters_of(bound: Bound) -> tuple[str, ...]:
 
     if not isinstance(bound, Bound):
         raise CompositionError("several tasks answer here, and one is to be explained.", hint="Name one of them.")
-    fused = [task.record.extra[FUSES] for task in bound.composition.tasks if task.record.extra.get(FUSES)]
-    if not fused or not any(isinstance(method, Fusion) for method, _ in bound.composition.parts):
-        raise CompositionError(
-            f"{bound.composition.expression!r} does not attend to anything: only what is fused does.",
-            hint='adaptree compose "fuse(a, b)" --name NAME --train DATA',
-        )
-    return algebra.parse(fused[-1]).names
+    topmost = [method for method, _ in bound.composition.parts if isinstance(method, Fusion)][-1:]
+    for task in reversed(bound.composition.tasks):  # which one it is of: others may be below it, or inside a block
+        if task.record.extra.get(FUSES) and [str(algebra.own(task)[0])] == [str(method) for method in topmost]:
+            return algebra.parse(task.record.extra[FUSES]).names
+    inside = next((task.record.name for task in bound.composition.tasks if task.record.extra.get(FUSES)), "")
+    raise CompositionError(
+        f"{bound.composition.expression!r} does not attend to anything: only what is fused does.",
+        hint=f"adaptree explain {inside} …" if inside else 'adaptree compose "fuse(a, b)" --name NAME --train DATA',
+    )
 
 
 def _with(bound: Bound, change: Callable[[Fusion], Fusion]) -> Bound:

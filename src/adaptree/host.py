@@ -13,11 +13,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from adaptree.architectures import Architecture
 from adaptree.core import bottleneck, norms
 from adaptree.errors import UnknownArchitecture
 from adaptree.methods import Action, Before, Plan, Step
 from adaptree.methods.method import Inputs
-from adaptree.sites import Architecture, Sites, backbone_of, find
+from adaptree.sites import Sites, backbone_of, find
 
 M = TypeVar("M", bound=nn.Module)
 

@@ -9,22 +9,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptree import metrics
-from adaptree.api import Event, Source, base_of, kind_of, known_settings, remember, run_folder, tell
-from adaptree.data.source import Data, open_data
+from adaptree.api import Event, Source
+from adaptree.data.check import tell
+from adaptree.data.source import Data, kind_of, open_data
 from adaptree.data.split import split
 from adaptree.data.stem import stem
 from adaptree.errors import TrainingError, UsageError
 from adaptree.methods import Method
+from adaptree.opening import base_of
+from adaptree.store.places import remember, run_folder
 from adaptree.task import check_name
 from adaptree.training import crew
-from adaptree.training.settings import Settings
+from adaptree.training.settings import Settings, known_settings
 
 if TYPE_CHECKING:
     from adaptree.base import Base, Bound
     from adaptree.compose import Expression
     from adaptree.kinds.joint import Joint
     from adaptree.store import Store
-    from adaptree.training.loop import Fit
+    from adaptree.training.outcome import Fit
 
 JOINT = "joint"
 """In a record's extra: the tasks that were trained at once, and the temperature."""
@@ -69,6 +72,9 @@ def train(
         store = Store(store)
     if resume and store is None:
         raise UsageError("only a run in a store can be resumed.", hint="Pass the store that it was started with.")
+    if store is not None:
+        for called in named:
+            store.check_room(called)
     asked = Settings(**known_settings(settings))
     if asked.class_weights:
         raise UsageError("class weights are for one task at a time.", hint="Leave --class-weights out.")
@@ -90,9 +96,6 @@ def train(
     from adaptree.training.finish import Part, finish
     from adaptree.training.loop import fit
 
-    folder = None if store is None else folder_of(store, name)
-    if folder is not None and leads:
-        checkpoint.prepare(folder, anew=not resume)
     halves = [split(table, seed=asked.seed) for table in tables.values()]
     base = base_of(base, device, threads, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
     below.check(base.fingerprint, base.name)
@@ -119,6 +122,10 @@ def train(
     joined = Joined(parts, temperature)
     training, validation = (joined.rows([half[i] for half in halves]) for i in (0, 1))
     trained = below.under(how, base.device)
+    trained.count(base.host.sites, base.host.backbone)  # what has no place in this base is refused here
+    folder = None if store is None else folder_of(store, name)
+    if folder is not None and leads:  # from here on an earlier run of this name is lost
+        checkpoint.prepare(folder, anew=not resume)
     on_event(
         {
             "event": "start",
@@ -172,7 +179,7 @@ def train(
 def part_of(fitted: Fit, goal: Joint, task: int) -> Fit:
     """One task of a joint run: the shared adapters, its own head, and its own scores in the course of the run."""
     from adaptree.kinds.joint import MEAN, Joint, head_of
-    from adaptree.training.loop import Fit
+    from adaptree.training.outcome import Fit
 
     shared = {name: tensor for name, tensor in fitted.v.items() if not name.startswith("head.")}
     mine, prefixes = f"{goal.names[task]}.", tuple(f"{name}." for name in goal.names)

@@ -7,9 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptree import api
 from adaptree.errors import UsageError, WrongBase
 from adaptree.methods import Method, parse
+from adaptree.opening import REBASED, base_of
+from adaptree.store.places import remember
 from adaptree.task import NEEDS, Record, Task, check_name
 
 if TYPE_CHECKING:
@@ -42,14 +43,14 @@ def rebase(
     task = store[reference]
     called = task.record.name if name is None else check_name(name)
     check_movable(task)
-    base = api.base_of(base, device, threads, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
+    base = base_of(base, device, threads, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
     check_fits(task, base)
     record = _moved(task.record, called, base)
     bound = base.bind(Task(record, task.weights))
     probe = {**record.probe, "threads": torch.get_num_threads()}
     logits = {"probe.logits": bound.logits(probe["inputs"])} if "inputs" in probe else {}
     moved = store.add(Task(replace(record, probe=probe), {**task.weights, **logits}))
-    api.remember(store, base)
+    remember(store, base)
     return moved
 
 
@@ -156,7 +157,7 @@ def _moved(record: Record, name: str, base: Base) -> Record:
         history=[],
         parameters=parameters,
         trained_percent=100 * parameters["trained"] / parameters["base"],
-        extra={**kept, api.REBASED: came},
+        extra={**kept, REBASED: came},
         created="",
         versions={},
     )

@@ -14,11 +14,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from adaptree.compose import Expression
+from adaptree.compose import Expression, parse
 from adaptree.data.batch import group
 from adaptree.data.encode import Row
 from adaptree.data.source import Reader, reader_for
-from adaptree.errors import CompositionError, DataError, UsageError, near
+from adaptree.errors import AdaptreeError, CompositionError, DataError, UsageError, near
 from adaptree.kinds import Kind, Out, Unit
 from adaptree.methods import Params, Plan
 from adaptree.passes import Ground, Passes, Unlike, key_of
@@ -197,8 +197,8 @@ class ByRow(Several):
         """The same with the part's name before each input, as `line` and `reader` give it."""
         at: dict[str, list[int]] = {}
         for i, (name, _) in enumerate(asked):
-            self.part(name)
-            at.setdefault(name, []).append(i)
+            self.part(called := self._called(name))
+            at.setdefault(called, []).append(i)
         found = self._ask({name: [asked[i][1] for i in of] for name, of in at.items()}, min_score, batch_size)
         named = {i: Named(name, said) for name, of in at.items() for i, said in zip(of, found[name], strict=True)}
         return [named[i] for i in range(len(asked))]
@@ -210,8 +210,17 @@ class ByRow(Several):
                 f"{self.expression!r} wants a task for each text: write its name, a tab, and the text.",
                 hint=f"Names: {', '.join(self.parts)}.",
             )
-        part = self.part(name.strip())
-        return name.strip(), part.kind.line(rest, part.task.record)
+        part = self.part(called := self._called(name))
+        return called, part.kind.line(rest, part.task.record)
+
+    def _called(self, name: Any) -> str:
+        """What a part is called that is spelled in another way: stack(a,b) is stack(a, b)."""
+        if name in self.parts:
+            return str(name)
+        try:
+            return repr(parse(str(name)))
+        except AdaptreeError:
+            return str(name).strip()
 
     def reader(self, first: Mapping[str, Any], asked: Mapping[str, str | None]) -> Reader:
         """How the rows of a file become what is asked, by their column `task`."""
@@ -224,7 +233,7 @@ class ByRow(Several):
         readers: dict[str, Reader] = {}
 
         def read(row: Mapping[str, Any], number: int, file: str) -> tuple[str, Any]:
-            name = str(row.get(COLUMN) or "").strip()
+            name = self._called(row.get(COLUMN) or "")
             if name not in self.parts:
                 hint = near(name, self.parts) or f"Its values: {', '.join(self.parts)}."
                 raise DataError(

@@ -1,292 +1,24 @@
-"""Where a task's weights go: one row per architecture, as data.
+"""The sites of a model: its architecture's row, found in it, and what is wrong with a row that does not fit.
 
-A row names, relative to the backbone, the stacks of layers, and within a layer the module whose *output* is the
-sublayer's contribution just before the residual add (after its dropout, where it has one: Houlsby et al., §2.1), and
-the norms. Layers are numbered in the order of computation: an encoder's first, then its decoder's. Norms before the
-first layer (of the embeddings) belong to that layer, norms after the last one to the last: `layers` restricts
-adapters and norms alike.
+Layers are numbered in the order of computation: an encoder's first, then its decoder's. Norms before the first layer
+(of the embeddings) belong to that layer, norms after the last one to the last: `layers` restricts adapters and norms
+alike.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from adaptree.architectures import ARCHITECTURES, Architecture, Stack
 from adaptree.errors import UnknownArchitecture, UsageError
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stack:
-    """One stack of like layers. `*` in `layers` stands for every index of a list on the way."""
-
-    layers: str
-    attention: str
-    feedforward: str
-    cross: str | None = None
-    norms: tuple[str, ...] = ()
-    closing: str | None = None
-    """The norm of the sum that the feed-forward output goes into, where the layer ends with one (post-norm)."""
-    linears: Mapping[str, str] = field(default_factory=dict)
-    """By role: query, key, value (or qkv, the three in one) and output, of cross attention with cross_ in front; gate,
-    up and down of the feed-forward part."""
-    before: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
-
-
-def _once(config: Any, layer: int) -> int:
-    return 1
-
-
-def _albert_calls(config: Any, layer: int) -> int:
-    """An ALBERT layer is one set of weights, run once for every depth that is mapped to its group."""
-    group = layer // config.inner_group_num
-    depths = range(config.num_hidden_layers)
-    return sum(int(i / (config.num_hidden_layers / config.num_hidden_groups)) == group for i in depths)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Architecture:
-    """A row of the table. `pooling`: which state stands for the text, as its pretraining has it."""
-
-    stacks: tuple[Stack, ...]
-    pooling: str = "first"
-    calls: Callable[[Any, int], int] = _once
-
-
-def _bert(**changes: Any) -> Architecture:
-    row: dict[str, Any] = {
-        "layers": "encoder.layer",
-        "attention": "attention.output.dropout",
-        "feedforward": "output.dropout",
-        "norms": ("attention.output.LayerNorm", "output.LayerNorm"),
-        "closing": "output.LayerNorm",
-        "before": ("embeddings.LayerNorm",),
-        "linears": {
-            "query": "attention.self.query",
-            "key": "attention.self.key",
-            "value": "attention.self.value",
-            "output": "attention.output.dense",
-            "up": "intermediate.dense",
-            "down": "output.dense",
-        },
-    }
-    return Architecture(stacks=(Stack(**{**row, **changes}),))
-
-
-def _t5_linears(feedforward: str) -> dict[str, str]:
-    """Self-attention and both forms of the feed-forward part: wi, or wi_0 (the gate) and wi_1."""
-    return {
-        "query": "layer.0.SelfAttention.q",
-        "key": "layer.0.SelfAttention.k",
-        "value": "layer.0.SelfAttention.v",
-        "output": "layer.0.SelfAttention.o",
-        "gate": f"{feedforward}.DenseReluDense.wi_0",
-        "up": f"{feedforward}.DenseReluDense.wi_1|{feedforward}.DenseReluDense.wi",
-        "down": f"{feedforward}.DenseReluDense.wo",
-    }
-
-
-_BART_LINEARS = {
-    "query": "self_attn.q_proj",
-    "key": "self_attn.k_proj",
-    "value": "self_attn.v_proj",
-    "output": "self_attn.out_proj",
-    "up": "fc1",
-    "down": "fc2",
-}
-
-_BART_CROSS = {
-    "cross_query": "encoder_attn.q_proj",
-    "cross_key": "encoder_attn.k_proj",
-    "cross_value": "encoder_attn.v_proj",
-    "cross_output": "encoder_attn.out_proj",
-}
-
-_T5_CROSS = {
-    "cross_query": "layer.1.EncDecAttention.q",
-    "cross_key": "layer.1.EncDecAttention.k",
-    "cross_value": "layer.1.EncDecAttention.v",
-    "cross_output": "layer.1.EncDecAttention.o",
-}
-
-_LLAMA = Architecture(
-    stacks=(
-        Stack(
-            layers="layers",
-            attention="self_attn.o_proj",
-            feedforward="mlp.down_proj",
-            norms=("self_attn.q_norm", "self_attn.k_norm", "input_layernorm", "post_attention_layernorm"),
-            linears={
-                "query": "self_attn.q_proj",
-                "key": "self_attn.k_proj",
-                "value": "self_attn.v_proj",
-                "output": "self_attn.o_proj",
-                "gate": "mlp.gate_proj",
-                "up": "mlp.up_proj",
-                "down": "mlp.down_proj",
-            },
-            after=("norm",),
-        ),
-    ),
-    pooling="last",
-)
-
-ARCHITECTURES: Mapping[str, Architecture] = {
-    "bert": _bert(),
-    "roberta": _bert(),
-    "xlm-roberta": _bert(),
-    "electra": _bert(),
-    "deberta": _bert(
-        linears={
-            "qkv": "attention.self.in_proj",
-            "output": "attention.output.dense",
-            "up": "intermediate.dense",
-            "down": "output.dense",
-        },
-    ),
-    "deberta-v2": _bert(
-        before=("embeddings.LayerNorm", "encoder.LayerNorm", "encoder.conv.LayerNorm"),
-        linears={
-            "query": "attention.self.query_proj",
-            "key": "attention.self.key_proj",
-            "value": "attention.self.value_proj",
-            "output": "attention.output.dense",
-            "up": "intermediate.dense",
-            "down": "output.dense",
-        },
-    ),
-    "mpnet": _bert(
-        attention="attention.dropout",
-        norms=("attention.LayerNorm", "output.LayerNorm"),
-        linears={
-            "query": "attention.attn.q",
-            "key": "attention.attn.k",
-            "value": "attention.attn.v",
-            "output": "attention.attn.o",
-            "up": "intermediate.dense",
-            "down": "output.dense",
-        },
-    ),
-    "distilbert": _bert(
-        layers="transformer.layer",
-        attention="attention.out_lin",
-        feedforward="ffn.dropout",
-        norms=("sa_layer_norm", "output_layer_norm"),
-        closing="output_layer_norm",
-        linears={
-            "query": "attention.q_lin",
-            "key": "attention.k_lin",
-            "value": "attention.v_lin",
-            "output": "attention.out_lin",
-            "up": "ffn.lin1",
-            "down": "ffn.lin2",
-        },
-    ),
-    "albert": Architecture(
-        stacks=(
-            Stack(
-                layers="encoder.albert_layer_groups.*.albert_layers",
-                attention="attention.output_dropout",
-                feedforward="ffn_output",
-                norms=("attention.LayerNorm", "full_layer_layer_norm"),
-                closing="full_layer_layer_norm",
-                linears={
-                    "query": "attention.query",
-                    "key": "attention.key",
-                    "value": "attention.value",
-                    "output": "attention.dense",
-                    "up": "ffn",
-                    "down": "ffn_output",
-                },
-                before=("embeddings.LayerNorm",),
-            ),
-        ),
-        calls=_albert_calls,
-    ),
-    "modernbert": Architecture(
-        stacks=(
-            Stack(
-                layers="layers",
-                attention="attn.out_drop",
-                feedforward="mlp.Wo",
-                norms=("attn_norm", "mlp_norm"),
-                linears={"qkv": "attn.Wqkv", "output": "attn.Wo", "up": "mlp.Wi", "down": "mlp.Wo"},
-                before=("embeddings.norm",),
-                after=("final_norm",),
-            ),
-        ),
-    ),
-    "t5": Architecture(
-        stacks=(
-            Stack(
-                layers="encoder.block",
-                attention="layer.0.dropout",
-                feedforward="layer.1.dropout",
-                norms=("layer.0.layer_norm", "layer.1.layer_norm"),
-                linears=_t5_linears("layer.1"),
-                after=("encoder.final_layer_norm",),
-            ),
-            Stack(
-                layers="decoder.block",
-                attention="layer.0.dropout",
-                cross="layer.1.dropout",
-                feedforward="layer.2.dropout",
-                norms=("layer.0.layer_norm", "layer.1.layer_norm", "layer.2.layer_norm"),
-                linears={**_t5_linears("layer.2"), **_T5_CROSS},
-                after=("decoder.final_layer_norm",),
-            ),
-        ),
-        pooling="mean",
-    ),
-    "gpt2": Architecture(
-        stacks=(
-            Stack(
-                layers="h",
-                attention="attn.resid_dropout",
-                feedforward="mlp.dropout",
-                norms=("ln_1", "ln_2"),
-                linears={"qkv": "attn.c_attn", "output": "attn.c_proj", "up": "mlp.c_fc", "down": "mlp.c_proj"},
-                after=("ln_f",),
-            ),
-        ),
-        pooling="last",
-    ),
-    "llama": _LLAMA,
-    "mistral": _LLAMA,
-    "qwen2": _LLAMA,
-    "qwen3": _LLAMA,
-    "bart": Architecture(
-        stacks=(
-            Stack(
-                layers="encoder.layers",
-                attention="self_attn.out_proj",
-                feedforward="fc2",
-                norms=("self_attn_layer_norm", "final_layer_norm"),
-                closing="final_layer_norm",
-                linears=_BART_LINEARS,
-                before=("encoder.layernorm_embedding",),
-            ),
-            Stack(
-                layers="decoder.layers",
-                attention="self_attn.out_proj",
-                cross="encoder_attn.out_proj",
-                feedforward="fc2",
-                norms=("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
-                closing="final_layer_norm",
-                linears={**_BART_LINEARS, **_BART_CROSS},
-                before=("decoder.layernorm_embedding",),
-            ),
-        ),
-        pooling="last",
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -392,54 +124,18 @@ def find(model: nn.Module, architecture: Architecture | None = None) -> Sites:
     norms: list[Norm] = []
     linears: list[Linear] = []
     layers: list[str] = []
-    depth = 0
-
-    def add_norm(path: str, layer: int) -> None:
-        module = modules.get(path)
-        weight = getattr(module, "weight", None)
-        if module is not None and (list(module.children()) or (weight is not None and weight.dim() != 1)):
-            raise UnknownArchitecture(
-                f"the row for '{kind}' names '{path}' as a norm, which is a {type(module).__name__}."
-            )
-        if weight is not None:
-            norms.append(Norm(layer, path, weight.numel(), getattr(module, "bias", None) is not None))
-
     for stack in row.stacks:
         paths = _layer_paths(stack.layers, modules)
-        absent = [name for name in (*stack.before, *stack.after) if name not in modules]
-        absent += [name for name in stack.norms if not any(f"{path}.{name}" in modules for path in paths)]
-        if paths and absent and not ours:
-            raise UnknownArchitecture(
-                f"the row for '{kind}' names the norm '{absent[0]}', which this model does not have."
-            )
-        if not paths and ours:
-            continue
+        if not ours:
+            _check_has_all(stack, kind, paths, modules)
         if not paths:
-            raise UnknownArchitecture(
-                f"the row for '{kind}' names the layers '{stack.layers}', which this model does not have.",
-                hint=f"Pass the row as architecture=\n{_sketch(backbone)}",
-            )
-        first, last = depth, depth + len(paths) - 1
-        for path in stack.before:
-            add_norm(path, first)
+            continue
+        first = len(layers)
+        norms += _norms(stack.before, first, kind, modules)
         for layer, path in enumerate(paths, start=first):
-            for role in ("attention", "cross", "feedforward"):
-                inner = getattr(stack, role)
-                if inner is None:
-                    continue
-                if f"{path}.{inner}" not in modules:
-                    raise UnknownArchitecture(
-                        f"the row for '{kind}' names '{inner}', which layer '{path}' does not have.",
-                        hint=f"Candidates there: {', '.join(_leaves(modules[path]))}",
-                    )
-                closing = f"{path}.{stack.closing}" if role == "feedforward" and stack.closing else None
-                if closing and closing not in modules:
-                    raise UnknownArchitecture(
-                        f"the row for '{kind}' names '{stack.closing}', which layer '{path}' does not have."
-                    )
-                sites.append(Site(layer, role, f"{path}.{inner}", width, row.calls(config, layer), closing))
-            for inner in stack.norms:
-                add_norm(f"{path}.{inner}", layer)
+            places = _places(stack, kind, path, modules)
+            sites += [Site(layer, role, at, width, row.calls(config, layer), end) for role, at, end in places]
+            norms += _norms([f"{path}.{inner}" for inner in stack.norms], layer, kind, modules)
             for role, either in stack.linears.items():
                 there = [f"{path}.{inner}" for inner in either.split("|") if f"{path}.{inner}" in modules]
                 if there:
@@ -449,9 +145,7 @@ def find(model: nn.Module, architecture: Architecture | None = None) -> Sites:
                         f"the row for '{kind}' names the linear map '{either}', which layer '{path}' does not have."
                     )
         layers += paths
-        for path in stack.after:
-            add_norm(path, last)
-        depth = last + 1
+        norms += _norms(stack.after, len(layers) - 1, kind, modules)
     if not sites:
         raise UnknownArchitecture(
             f"none of the layer lists of '{kind}' ({', '.join(s.layers for s in row.stacks)}) is in this model.",
@@ -461,7 +155,54 @@ def find(model: nn.Module, architecture: Architecture | None = None) -> Sites:
     if times > 1:
         raise UnknownArchitecture(f"the row for '{kind}' names '{twice}' for two sites.")
     dtype = next(backbone.parameters()).dtype
-    return Sites(kind, depth, tuple(sites), tuple(norms), tuple(linears), tuple(layers), row.pooling, dtype)
+    return Sites(kind, len(layers), tuple(sites), tuple(norms), tuple(linears), tuple(layers), row.pooling, dtype)
+
+
+def _check_has_all(stack: Stack, kind: str, paths: list[str], modules: Mapping[str, nn.Module]) -> None:
+    """Refuse a row whose layers, or one of whose norms, are not in the model that it was written for."""
+    if not paths:
+        raise UnknownArchitecture(
+            f"the row for '{kind}' names the layers '{stack.layers}', which this model does not have.",
+            hint=f"Pass the row as architecture=\n{_sketch(modules[''])}",
+        )
+    absent = [name for name in (*stack.before, *stack.after) if name not in modules]
+    absent += [name for name in stack.norms if not any(f"{path}.{name}" in modules for path in paths)]
+    if absent:
+        raise UnknownArchitecture(f"the row for '{kind}' names the norm '{absent[0]}', which this model does not have.")
+
+
+def _places(
+    stack: Stack, kind: str, layer: str, modules: Mapping[str, nn.Module]
+) -> Iterator[tuple[str, str, str | None]]:
+    """The role, the path and the closing norm of each site in a layer."""
+    for role in ("attention", "cross", "feedforward"):
+        inner = getattr(stack, role)
+        if inner is None:
+            continue
+        if f"{layer}.{inner}" not in modules:
+            raise UnknownArchitecture(
+                f"the row for '{kind}' names '{inner}', which layer '{layer}' does not have.",
+                hint=f"Candidates there: {', '.join(_leaves(modules[layer]))}",
+            )
+        closing = f"{layer}.{stack.closing}" if role == "feedforward" and stack.closing else None
+        if closing and closing not in modules:
+            raise UnknownArchitecture(
+                f"the row for '{kind}' names '{stack.closing}', which layer '{layer}' does not have."
+            )
+        yield role, f"{layer}.{inner}", closing
+
+
+def _norms(paths: Sequence[str], layer: int, kind: str, modules: Mapping[str, nn.Module]) -> Iterator[Norm]:
+    """Those of the norms named that this model has, with a scale of their own."""
+    for path in paths:
+        module = modules.get(path)
+        weight = getattr(module, "weight", None)
+        if module is not None and (list(module.children()) or (weight is not None and weight.dim() != 1)):
+            raise UnknownArchitecture(
+                f"the row for '{kind}' names '{path}' as a norm, which is a {type(module).__name__}."
+            )
+        if weight is not None:
+            yield Norm(layer, path, weight.numel(), getattr(module, "bias", None) is not None)
 
 
 def _linear(layer: int, role: str, path: str, module: nn.Module) -> Linear:

@@ -17,6 +17,7 @@ from sklearn.utils.validation import assert_all_finite, check_is_fitted, column_
 
 from adaptree import api
 from adaptree.errors import UsageError
+from adaptree.opening import base_of
 
 if TYPE_CHECKING:
     from adaptree.base import Base, Bound
@@ -27,7 +28,7 @@ Array = np.ndarray[Any, Any]
 @lru_cache(maxsize=4)
 def _base(name: str, device: str) -> Base:
     """A base is loaded once for all estimators of a process: a grid fits many."""
-    return api.base_of(name, device, None)
+    return base_of(name, device, None)
 
 
 class _Adapter(BaseEstimator):  # type: ignore[misc]

@@ -71,6 +71,8 @@ def _corrected(name: str) -> str:
 
 def parse_reference(reference: str) -> tuple[str, int | None]:
     """'reviews@3' is ('reviews', 3); 'reviews' is ('reviews', None), the newest version."""
+    if "(" in str(reference):
+        raise BadName(f"'{reference}' is no task's name, but a composition.", hint="Name one of its tasks.")
     name, at, version = str(reference).partition("@")
     check_name(name)
     if not at:

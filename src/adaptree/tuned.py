@@ -12,11 +12,12 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
+from adaptree.architectures import Architecture
 from adaptree.errors import AdaptreeError, MethodError, UnknownArchitecture, UsageError, WrongBase
 from adaptree.fingerprint import fingerprint, pooler
 from adaptree.host import Host, price, share, without_dropout
 from adaptree.methods import Method, parse
-from adaptree.sites import Architecture, backbone_of
+from adaptree.sites import backbone_of
 from adaptree.task import Record, Task
 
 HEAD = "head."

@@ -14,9 +14,9 @@ import torch
 from tests.bases import tiny_base, words_csv
 
 import adaptree as at
-from adaptree import api
 from adaptree.cli import main
 from adaptree.compose import parse
+from adaptree.opening import open_task
 from adaptree.store import Store
 
 TEXTS = ["the lion and a plum", "new saw near the bear today", "apple"]
@@ -64,7 +64,7 @@ def test_predict_answers_as_the_same_composition_in_python(
     found = [json.loads(line) for line in out.splitlines()]
     store, base = Store(world["store"]), at.load_base(world["base"])
     assert found == [each.to_dict() for each in base.bind(text, tasks=store).predict(TEXTS)]
-    opened = api.open_task(store, parse(text))
+    opened = open_task(store, parse(text))
     assert torch.equal(opened.logits(TEXTS), base.bind(parse(text), tasks=store).logits(TEXTS))
 
 
@@ -149,7 +149,7 @@ def test_texts_that_were_cut_are_told_by_part(world: dict[str, Path], capsys: py
         ("stack(lang/en, words@4)", 1, "no version 4 of task 'words'"),
         ("parallel(words, stranger)", 1, "'words' was trained on the base base and 'stranger' on another.*rebase"),
         ("stack(stranger, words)", 1, "has no base to run on"),
-        ("average(words, tags)", 2, "have other kind: their answers have no mean.  parallel"),
+        ("average(words, tags)", 2, "differ in kind: their answers have no mean.  parallel"),
         ("average(words, houlsby)", 2, r"weights of pfeiffer.* and houlsby.* have no mean.*average_outputs"),
         ("stack(houlsby, houlsby)", 2, "write the same weight"),
         ("fuse(words, again)", 2, r"has to be learned before it can answer.*adaptree compose \"fuse\(words, again\)\""),
@@ -163,6 +163,8 @@ def test_texts_that_were_cut_are_told_by_part(world: dict[str, Path], capsys: py
         ("stack(Words, tags)", 2, "cannot be a task's name"),
         ("average(words, again, weights=[1, 1])", 2, r"sum up to 2, not to 1.*weights=\[0.5, 0.5\]"),
         ("average_outputs(lang/en)", 2, "the head of mlm is no linear map"),
+        ("average(words, again, weights=[inf, -inf])", 2, "sum up to nan, not to 1"),
+        ("stack(" * 1000 + "words" + ")" * 1000, 2, "more than 50 blocks stand inside one another"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_in_one_line(
@@ -174,6 +176,16 @@ def test_what_cannot_be_is_refused_in_one_line(
     assert err.startswith("✘ ")
     assert len(err.strip().splitlines()) == 1
     assert re.search(said, err), err
+
+
+@pytest.mark.parametrize("command", ["show", "remove"])
+def test_where_one_task_is_needed_a_composition_is_no_name(
+    world: dict[str, Path], capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    capsys.readouterr()
+    assert main([command, "stack(words, again)", "--store", str(world["store"])]) == 2
+    told = "✘ 'stack(words, again)' is no task's name, but a composition.  Name one of its tasks.\n"
+    assert capsys.readouterr().err == told
 
 
 @pytest.mark.parametrize("text", ["parallel(words, again)", "rows(words, again)"])

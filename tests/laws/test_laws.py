@@ -16,10 +16,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from adaptree import attach
+from adaptree.architectures import ARCHITECTURES
 from adaptree.errors import AdaptreeError, MethodError
 from adaptree.host import Host
 from adaptree.methods import METHODS
-from adaptree.sites import ARCHITECTURES, backbone_of, find
+from adaptree.sites import backbone_of, find
 from adaptree.tuned import Tuned
 from tests import tiny
 from tests.laws.ground import (

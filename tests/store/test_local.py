@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from adaptree.errors import BadName, StoreError, TaskCorrupt, TaskNotFound
-from adaptree.store import Store
-from adaptree.store import local as module
+from adaptree.store import Store, folders
+from adaptree.store import summary as module
 from adaptree.task import Record, Task
 
 
@@ -419,7 +419,7 @@ def test_what_a_killed_process_left_is_swept_after_a_day(store: Store) -> None:
     old, young = store.path / "tmp/add-old", store.path / "tmp/add-young"
     for folder in (old, young):
         (folder / "1").mkdir(parents=True)
-    os.utime(old, (time.time() - 2 * module.DAY,) * 2)
+    os.utime(old, (time.time() - 2 * folders.DAY,) * 2)
     store.add(task())
     assert leftovers(store) == [young]
     assert store.names() == ["reviews"]

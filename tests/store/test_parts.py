@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from adaptree.errors import StoreError, TaskNotFound
+from adaptree.errors import StoreError, TaskCorrupt, TaskNotFound
 from adaptree.store import Store
 from adaptree.task import FUSES, NEEDS, ON, Record, Task
 
@@ -90,3 +90,59 @@ def test_a_task_whose_parts_are_nowhere_is_refused_whole(store: Store) -> None:
     with pytest.raises(StoreError, match="neither with it nor in the store"):
         store.add(Task(whole.record, whole.tensors))
     assert len(store) == 0
+
+
+def test_a_version_that_a_later_one_of_its_name_is_made_of_stays(store: Store) -> None:
+    a, b = store.add(simple("a")), store.add(simple("b", 2.0))
+    store.add(made_of("a", a, b))
+    with pytest.raises(StoreError, match=r"'a@1' is part of a@2"):
+        store.remove("a@1")
+    assert store.remove("a") == 2, "all of its name go together"
+
+
+def test_a_part_that_is_put_back_is_found_whatever_number_it_gets_and_stays(store: Store, tmp_path: Path) -> None:
+    a, b = store.add(simple("a")), store.add(simple("b", 2.0))
+    store.add(made_of("fused", a, b))
+    store.remove("a", force=True)
+    assert "a" not in store
+    assert store.add(simple("a", 7.0)).record.version == 2, "the number is that of the part that is missed"
+    with pytest.raises(TaskNotFound, match="made of 'a@1', which is not in the store any more"):
+        store["fused"]
+    assert store.add(a).record.version == 3
+    found = store["fused"]
+    assert torch.equal(found.parts["a@1"].tensors["w"], a.tensors["w"])
+    assert store.needing("a@3") == ["fused@1"]
+    assert store.needing("a@2") == []
+    with pytest.raises(StoreError, match="part of fused@1"):
+        store.remove("a")
+    found.save(tmp_path / "out")
+    assert list(Task.load(tmp_path / "out").parts) == ["a@1", "b@1"]
+
+
+def test_parts_of_the_same_tensors_stay_two(store: Store, tmp_path: Path) -> None:
+    """Two versions of a task may be the very same: trained again with the same seed, for instance."""
+    one, two = store.add(simple("a")), store.add(simple("a"))
+    store.add(made_of("fused", one, two))
+    store["fused"].save(tmp_path / "out")
+    other = Store(tmp_path / "other")
+    assert other.add(Task.load(tmp_path / "out")).record.extra[FUSES] == "fuse(a@1, a@2)"
+    assert list(other["fused"].parts) == ["a@1", "a@2"]
+
+
+def test_a_damaged_part_says_so(store: Store) -> None:
+    a, b = store.add(simple("a")), store.add(simple("b", 2.0))
+    store.add(made_of("fused", a, b))
+    (store.path_of("a@1") / "task.json").write_text("{")
+    with pytest.raises(TaskCorrupt, match="task 'a@1' is damaged"):
+        store["fused"]
+
+
+def test_a_damaged_version_of_a_part_is_in_nobody_s_way(store: Store, tmp_path: Path) -> None:
+    a, b = store.add(simple("a")), store.add(simple("b", 2.0))
+    store.add(made_of("fused", a, b))
+    store["fused"].save(tmp_path / "out")
+    other = Store(tmp_path / "other")
+    other.add(simple("a", 7.0))
+    (other.path_of("a@1") / "task.json").write_text("{")
+    assert other.add(Task.load(tmp_path / "out")).record.extra[FUSES] == "fuse(a@2, b@1)"
+    assert other.remove("a@1") == 1

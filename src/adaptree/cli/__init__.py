@@ -15,6 +15,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _warn
+            if {"--quiet", "-q"} & set(args):
+                warnings.simplefilter("ignore")
             return _run(args)
     except KeyboardInterrupt:
         _complain("stopped.")

@@ -18,6 +18,7 @@ def compose(
     expression: Annotated[str, typer.Argument(help='"fuse(mnli, qqp)", "average(a, b)", "stack(lang/qu, ner)", …')],
     name: Annotated[str, typer.Option("--name", help="The new task's name.")],
     data: Annotated[str | None, typer.Option("--train", help="Of fuse(…): the data that it learns on.")] = None,
+    on: Annotated[str | None, typer.Option("--on", help="Of fuse(…): what its parts were trained on.")] = None,
     base: options.BaseOption = None,
     kind: runs.Kind = None,
     text: options.Text = None,
@@ -52,16 +53,18 @@ def compose(
     """Keep a composition of tasks as a task of its own; fuse(…) is trained on --train."""
     from adaptree import api, composing
     from adaptree.store import Store
+    from adaptree.store.places import run_folder
 
     asked: dict[str, Any] = {
-        "kind": kind, "text": text, "text_pair": text_pair, "label": label, "validation": validation, "test": test,
-        "encoding": encoding, "epochs": epochs, "lr": lr, "batch_size": batch_size, "max_length": max_length,
-        "max_steps": max_steps, "seed": seed, "metric": metric, "pooling": pooling, "patience": patience,
-        "class_weights": class_weights or None, "accumulate": accumulate, "resume": resume or None,
+        "on": on, "kind": kind, "text": text, "text_pair": text_pair, "label": label, "validation": validation,
+        "test": test, "encoding": encoding, "epochs": epochs, "lr": lr, "batch_size": batch_size,
+        "max_length": max_length, "max_steps": max_steps, "seed": seed, "metric": metric, "pooling": pooling,
+        "patience": patience, "class_weights": class_weights or None, "accumulate": accumulate,
+        "resume": resume or None,
     }  # fmt: skip
     settings = {key: value for key, value in asked.items() if value is not None}
     where = Store(store)
-    with runs.stoppable(api.run_folder(where, name)), Progress(quiet) as progress:
+    with runs.stoppable(run_folder(where, name)), Progress(quiet) as progress:
         bound = composing.compose(
             expression, name=name, store=where, data=data, base=base, device=device, threads=threads,
             trust_remote_code=trust_remote_code, allow_pickle=allow_pickle, on_event=progress, **settings,

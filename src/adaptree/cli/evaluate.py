@@ -33,10 +33,11 @@ def evaluate(
 ) -> None:
     """Score a task on a labelled file."""
     from adaptree import api
+    from adaptree.opening import open_task
     from adaptree.store import Store
 
     where = Store(store)
-    bound = api.open_task(
+    bound = open_task(
         where, task, base=base, device=device, threads=threads, trust_remote_code=trust_remote_code,
         allow_pickle=allow_pickle, int8=int8, evaluating=True,
     )  # fmt: skip

@@ -45,8 +45,8 @@ def explain(
 
     Padding does not count; special tokens such as [CLS] do.
     """
-    from adaptree import api
     from adaptree import explain as looking
+    from adaptree.opening import open_task
     from adaptree.store import Store
 
     if (file is None) == (not texts):
@@ -55,7 +55,7 @@ def explain(
         raise UsageError("--mask scores a labelled file.", hint=f"adaptree explain {task} --file DATA --mask")
     if mask and form is Format.csv:
         raise UsageError("--mask is a second table, which csv has no room for.", hint="--format json")
-    bound = api.open_task(
+    bound = open_task(
         Store(store), task, base=base, device=device, threads=threads, trust_remote_code=trust_remote_code,
         allow_pickle=allow_pickle,
     )  # fmt: skip

@@ -44,11 +44,12 @@ def predict(
     """
     from adaptree import api
     from adaptree.data.read import names
+    from adaptree.opening import open_task
     from adaptree.store import Store
 
     if (file is None) == (not texts):
         raise UsageError("give either texts or --file.", hint='adaptree predict TASK "some text"')
-    bound = api.open_task(
+    bound = open_task(
         Store(store), task, base=base, device=device, threads=threads, trust_remote_code=trust_remote_code,
         allow_pickle=allow_pickle, int8=int8,
     )  # fmt: skip

@@ -27,6 +27,7 @@ def rebase(
 ) -> None:
     """Put a task, as it is, into an aligned base of the same shape."""
     from adaptree import api
+    from adaptree.opening import REBASED
     from adaptree.rebase import rebase as put
     from adaptree.store import Store
 
@@ -35,10 +36,10 @@ def rebase(
         allow_pickle=allow_pickle,
     )  # fmt: skip
     record = moved.record
-    came = record.extra[api.REBASED]
+    came = record.extra[REBASED]
     if form is Format.table:
         text = f"{record.reference}: {record.method} on {record.base['name']}, as {came['reference']} on {came['from']}"
         out().print(text, soft_wrap=True)
     else:
-        emit_one({**api.result(moved), api.REBASED: came}, form)
+        emit_one({**api.result(moved), REBASED: came}, form)
     say(f"it has no score there yet.  adaptree evaluate {record.name} DATA", quiet)

@@ -92,6 +92,7 @@ def train(
     from adaptree import api
     from adaptree.methods import Method, parse
     from adaptree.store import Store
+    from adaptree.store.places import run_folder
     from adaptree.training import crew
 
     quiet = quiet or crew.rank() > 0
@@ -124,7 +125,7 @@ def train(
     if len(data) > 1 or temperature is not None:
         what = "the temperature is" if temperature is not None else f"{len(data)} files are"
         raise UsageError(f"{what} for training several tasks at once.", hint="Add --joint.")
-    with runs.stoppable(api.run_folder(where, name)), Progress(quiet, listeners) as progress:
+    with runs.stoppable(run_folder(where, name)), Progress(quiet, listeners) as progress:
         bound = api.train(
             data[0], validation=validation, test=test, fast=fast, search=search, on_event=progress, **asked
         )

@@ -23,6 +23,7 @@ from adaptree.compare.files import write, writing
 from adaptree.data.table import load
 from adaptree.errors import UsageError
 from adaptree.methods import Method
+from adaptree.opening import base_of
 from adaptree.task import installed
 from adaptree.training.settings import Settings
 
@@ -85,7 +86,7 @@ def compare(
     found = parts.prepare(data, validation, folder / "data", rows, columns, kind, encoding, on_event)
     judge = metrics.check_metric(found.train.kind, metric or metrics.main_metric(found.train.kind), found.train.labels)
     trust = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
-    model = api.base_of(base, device, threads, **trust)
+    model = base_of(base, device, threads, **trust)
     asked = [
         {
             "data": {key: found.about[key] for key in ("digest", "validation_digest")},

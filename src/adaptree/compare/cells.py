@@ -16,6 +16,7 @@ from adaptree import api
 from adaptree.compare.files import digest, read, write
 from adaptree.errors import AdaptreeError, TrainingError
 from adaptree.methods import Method, parse
+from adaptree.opening import base_of
 
 Event = dict[str, Any]
 Cell = dict[str, Any]
@@ -119,7 +120,7 @@ def _train(asked: Cell, place: Mapping[str, Any], name: str, watch: Callable[[Ev
     from adaptree.store import Store
 
     began = time.monotonic()
-    base = api.base_of(place["base"], asked["device"], asked["threads"], **place["trust"])
+    base = base_of(place["base"], asked["device"], asked["threads"], **place["trust"])
     before = _memory(start=True)
     settings = {key: value for key, value in asked["settings"].items() if value is not None}
     method, fast = method_of(asked["method"])

@@ -12,6 +12,7 @@ from adaptree import api, metrics
 from adaptree.compare.cells import Cell, Event, label_of, method_of
 from adaptree.compare.files import digest as digest_of
 from adaptree.compare.files import write
+from adaptree.opening import open_task
 
 if TYPE_CHECKING:
     from adaptree.base import Base
@@ -77,7 +78,7 @@ def score_test(
         text = f"the choices are written; now {len(cells)} chosen cells are scored on the test file."
         on_event({"event": "note", "text": text})
     for cell in cells:
-        scored = api.evaluate(api.open_task(store, cell["found"]["task"], base=base), test, encoding=encoding)
+        scored = api.evaluate(open_task(store, cell["found"]["task"], base=base), test, encoding=encoding)
         cell["tests"][digest] = {"metrics": scored["metrics"]["test"], "intervals": scored["intervals"]["test"]}
         write(folder / "cells" / f"{digest_of(cell['asked'])}.json", cell)
 

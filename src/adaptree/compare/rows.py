@@ -16,6 +16,7 @@ import numpy as np
 from adaptree import api, baselines
 from adaptree.compare.files import digest, write, writing
 from adaptree.data.columns import Columns
+from adaptree.data.source import kind_of
 from adaptree.data.split import split
 from adaptree.data.table import Table, load
 from adaptree.errors import UsageError
@@ -47,7 +48,7 @@ def prepare(
     on_event: Callable[[Event], None],
 ) -> Rows:
     """Split once, draw the sample once, and write both parts where every cell finds them."""
-    if api.kind_of(kind) not in (None, "classify", "regress"):
+    if kind_of(kind) not in (None, "classify", "regress"):
         raise UsageError(f"kind {kind} cannot be compared yet.", hint="compare is for classify and regress.")
     table = load(
         data,

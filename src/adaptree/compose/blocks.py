@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
+EACH = "parallel(…) gives the answer of each"
+
+
 class Block(Method):
     """A method made of others, with their weights in it."""
 
@@ -65,6 +68,10 @@ class Dropped(Block):
         whole = weights_of(sites, frozen, self.parts)
         return {name: tensor for name, tensor in whole.items() if sites.layer_of(name) not in gone}
 
+    def owned(self, sites: Sites, v: Params) -> list[str]:
+        gone = parse_layers(self.spec, sites.depth)
+        return [name for name in super().owned(sites, v) if sites.layer_of(name) not in gone]
+
     def left(self, sites: Sites, v: Params) -> Params:
         """What is left of an answering task's weights: without layer 0 nothing is coupled, and nothing to invert."""
         if 0 not in parse_layers(self.spec, sites.depth):
@@ -106,9 +113,10 @@ class MeanOfOutputs(Block):
     def weights(self, sites: Sites, frozen: Params, v: Params) -> dict[str, Tensor]:
         for method, own in self.parts:
             if method.weights(sites, frozen, own):
+                one = all(method.alike(other) for other, _ in self.parts)
                 raise CompositionError(
                     f"{method.name} changes the base's own weights: it gives no output of its own to average.",
-                    hint="average(…) takes the mean of the weights.",
+                    hint=f"{'average(…) takes the mean of the weights' if one else EACH}.",
                 )
         return {}
 

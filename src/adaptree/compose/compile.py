@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from adaptree.compose.blocks import Dropped, MeanOfOutputs, MeanOfWeights, norms_of
+from adaptree.compose.blocks import EACH, Dropped, MeanOfOutputs, MeanOfWeights, norms_of
 from adaptree.compose.expression import Average, AverageOutputs, Drop, Expression, Fuse, Name, Stack, parse
 from adaptree.compose.together import Parts
 from adaptree.errors import CompositionError, TaskCorrupt, TaskNotFound, near
@@ -16,6 +16,9 @@ from adaptree.task import FUSES, ON, Task
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+OUTPUTS = "average_outputs(…) takes the mean of what they give"
 
 
 class Tasks(Protocol):
@@ -124,18 +127,20 @@ class _Compiler:
 
     def _averaged(self, expression: Average, bare: bool) -> Composition:
         inside = [self.read(part, bare) for part in expression.parts]
-        first = _alike(expression, inside)
+        first = _alike(expression, inside, bare)
         whole = [each.parts[-1] for each in inside]
         method: Method = whole[0][0]
         if method.outside:
             raise CompositionError(f"{method.name} leaves the base alone: there are no weights to average.")
-        if any(str(each) != str(method) for each, _ in whole):
+        if not all(_inner(each).alike(_inner(method)) for each, _ in whole):
+            replaces = any(type(_inner(each)).weights is not Method.weights for each, _ in whole)
             raise CompositionError(
                 f"{expression!r}: weights of {' and '.join(dict.fromkeys(str(m) for m, _ in whole))} have no mean.",
-                hint="average_outputs(…) takes the mean of what they give.",
+                hint=f"{EACH if replaces else OUTPUTS}.",
             )
         heads = _mean_head(expression, inside, expression.shares)
-        mean = _mean([v for _, v in whole], expression.shares)
+        blocks = any(isinstance(each, MeanOfWeights) for each, _ in whole)
+        mean = None if blocks else _mean([v for _, v in whole], expression.shares)
         if mean is None:  # δs over other places
             method, mean = MeanOfWeights(whole, expression.shares), norms_of(whole)
         mean |= heads
@@ -143,7 +148,7 @@ class _Compiler:
 
     def _blended(self, expression: AverageOutputs, bare: bool) -> Composition:
         inside = [self.read(part, bare) for part in expression.parts]
-        first = _alike(expression, inside)
+        first = _alike(expression, inside, bare)
         if first.task is not None and first.task.record.kind == "mlm":
             raise CompositionError(f"{expression!r}: the head of mlm is no linear map, and has no mean.")
         for method, _ in (part for each in inside for part in each.parts):
@@ -177,25 +182,34 @@ def _everyone(inside: Sequence[Composition]) -> tuple[Task, ...]:
     return tuple(task for each in inside for task in each.tasks)
 
 
-def _alike(expression: Expression, inside: Sequence[Composition]) -> Composition:
-    """The first of some parts that have to answer alike."""
+def _inner(method: Method) -> Method:
+    """What a mean of weights is a mean of; any other method itself."""
+    return _inner(method.parts[0][0]) if isinstance(method, MeanOfWeights) else method
+
+
+def _alike(expression: Expression, inside: Sequence[Composition], bare: bool) -> Composition:
+    """The first of some parts that have to answer alike; `bare`: whatever they were trained on."""
     first = inside[0]
     for each in inside:
         if each.task is None or first.task is None:
             raise CompositionError(f"{expression!r}: the bare base has no answer to average.")
         a, b = first.task.record, each.task.record
+        both = f"{expression!r}: '{a.reference}' and '{b.reference}'"
         for what in ("kind", "labels", "pooling"):
             if getattr(a, what) != getattr(b, what):
                 raise CompositionError(
-                    f"{expression!r}: '{a.name}' and '{b.name}' have other {what}: their answers have no mean.",
-                    hint="" if what == "pooling" else "parallel(…) gives the answer of each.",
+                    f"{both} differ in {what}: their answers have no mean.",
+                    hint=f"{EACH}.",
                 )
-        if isinstance(expression, Average) and a.extra.get(ON) != b.extra.get(ON):
-            raise CompositionError(f"{expression!r}: '{a.name}' and '{b.name}' were trained on other tasks.")
+        if isinstance(expression, Average) and not bare and a.extra.get(ON) != b.extra.get(ON):
+            raise CompositionError(
+                f"{both} were trained on other tasks.",
+                hint="Say what is below them: stack(…, average(…)).",
+            )
         if isinstance(expression, Average) and a.extra.get(FUSES) != b.extra.get(FUSES):
             raise CompositionError(
-                f"{expression!r}: '{a.name}' and '{b.name}' fuse other tasks: their weights have no mean.",
-                hint="average_outputs(…) takes the mean of what they give.",
+                f"{both} fuse other tasks: their weights have no mean.",
+                hint=f"{OUTPUTS}.",
             )
     return first
 

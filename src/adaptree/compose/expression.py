@@ -21,8 +21,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from adaptree.compose.text import read
 from adaptree.errors import CompositionError, near
 from adaptree.task import parse_reference
+
+DEEPEST = 50
+"""How many blocks may stand inside one another."""
 
 
 class Expression:
@@ -44,6 +48,11 @@ class Expression:
         """The tasks that it names, each once, in the order of the text."""
         return tuple(dict.fromkeys(name for part in self.parts for name in part.names))
 
+    @property
+    def depth(self) -> int:
+        """How many blocks stand inside one another."""
+        return 1 + max((part.depth for part in self.parts), default=-1)
+
     def options(self) -> dict[str, Any]:
         """What stands in the brackets beside the parts."""
         return {}
@@ -63,9 +72,13 @@ class Expression:
 
     def _check(self) -> None:
         if len(self.parts) < self.least:
+            least = f"{self.least} part{'s' * (self.least > 1)}"
             raise CompositionError(
-                f"{self.block} needs at least {self.least} parts, and {self!r} has {len(self.parts)}."
+                f"{self.block} needs at least {least}, and {self!r} has {len(self.parts)}.",
+                hint=f"{self.block}({', '.join('abc'[: self.least])})",
             )
+        if self.depth > DEEPEST:
+            raise _too_deep()
         for part in self.parts:
             if part.block not in self.holds:
                 raise CompositionError(
@@ -117,15 +130,18 @@ class _Weighted(_Block):
         super().__post_init__()
         if self.weights is None:
             return
-        object.__setattr__(self, "weights", tuple(map(float, self.weights)))
+        object.__setattr__(self, "weights", _numbers(self.weights))
         if len(self.weights) != len(self.inside):
-            raise CompositionError(f"{self.block} has {len(self.inside)} parts and {len(self.weights)} weights.")
-        total = math.fsum(self.weights)
+            raise CompositionError(
+                f"{self.block} has {len(self.inside)} parts and {len(self.weights)} weights.", hint="Give one for each."
+            )
+        total = sum(self.weights)
         if not math.isfinite(total) or abs(total - 1) > 1e-6:
-            shares = [round(w / total, 4) for w in self.weights] if math.isfinite(total) and total > 0 else []
+            *rest, _ = (round(w / total, 4) for w in self.weights) if math.isfinite(total) and total > 0 else (0,)
+            shares = [*rest, round(1 - sum(rest), 4)]
             raise CompositionError(
                 f"the weights of {self.block} sum up to {total:g}, not to 1.",
-                hint=f"weights={shares}" if shares else "Give shares such as weights=[0.25, 0.75].",
+                hint=f"weights={shares}" if rest else "Give shares such as weights=[0.25, 0.75].",
             )
 
     @property
@@ -157,17 +173,29 @@ class AverageOutputs(_Weighted):
     holds = ("", "average", "drop")
 
 
+@dataclass(frozen=True, repr=False)
 class Fuse(_Block):
     """Attention over what the parts' feed-forward adapters give; learned, so a fused task has a name of its own."""
 
-    block = "fuse"
-    holds = ("",)
-    least = 2
+    regularisation: float | None = None
+    """How much ‖V − I‖² of each layer adds to the loss; none: the method's usual number."""
+
+    block: ClassVar[str] = "fuse"
+    holds: ClassVar[tuple[str, ...]] = ("",)
+    least: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(set(self.inside)) < len(self.inside):
             raise CompositionError(f"{self!r} names a task twice.", hint="Name each once.")
+        if self.regularisation is not None and not (_is_number(self.regularisation) and self.regularisation >= 0):
+            raise CompositionError(
+                f"fuse: regularisation must be a number of at least 0, not {self.regularisation!r}.",
+                hint="Leave it out for the usual 0.01.",
+            )
+
+    def options(self) -> dict[str, Any]:
+        return {} if self.regularisation is None else {"regularisation": self.regularisation}
 
 
 class Parallel(_Block):
@@ -199,7 +227,7 @@ class Drop(Expression):
     least: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        if not isinstance(self.layers, str) or not re.fullmatch(r"top:\d+|[\d,\- ]+", self.layers):
+        if not isinstance(self.layers, str) or not re.fullmatch(r"(?:top:\d+|[\d,\- ])+", self.layers):
             raise CompositionError(
                 f"drop: layers={self.layers!r} cannot be read.", hint="Write layers='0-4', '0,2' or 'top:2'."
             )
@@ -216,6 +244,9 @@ class Drop(Expression):
         return {"drop": self.inside.to_json(), "layers": self.layers}
 
 
+OPTIONS = {
+    "average": ("weights",), "average_outputs": ("weights",), "fuse": ("regularisation",), "drop": ("layers",),
+}  # fmt: skip
 BLOCKS: dict[str, type[Any]] = {
     each.block: each for each in (Stack, Average, AverageOutputs, Fuse, Parallel, Rows, Drop)
 }
@@ -226,15 +257,15 @@ def stack(*parts: str | Expression) -> Stack:
 
 
 def average(*parts: str | Expression, weights: Sequence[float] | None = None) -> Average:
-    return Average(_all(parts), None if weights is None else tuple(weights))
+    return Average(_all(parts), weights)  # type: ignore[arg-type]  # a list becomes a tuple
 
 
 def average_outputs(*parts: str | Expression, weights: Sequence[float] | None = None) -> AverageOutputs:
-    return AverageOutputs(_all(parts), None if weights is None else tuple(weights))
+    return AverageOutputs(_all(parts), weights)  # type: ignore[arg-type]
 
 
-def fuse(*parts: str | Expression) -> Fuse:
-    return Fuse(_all(parts))
+def fuse(*parts: str | Expression, regularisation: float | None = None) -> Fuse:
+    return Fuse(_all(parts), regularisation)
 
 
 def parallel(*parts: str | Expression) -> Parallel:
@@ -259,11 +290,22 @@ def parse(text: str | Expression) -> Expression:
         return text
     if not isinstance(text, str):
         raise CompositionError(f"{text!r:.60} is not a composition.", hint="Write stack(lang/qu, ner), or a name.")
-    return _Reader(text).whole()
+    try:
+        return _from_json(read(text, BLOCKS), text)
+    except RecursionError:
+        raise _too_deep() from None
 
 
 def from_json(value: Any) -> Expression:
     """The expression that a JSON value holds."""
+    try:
+        return _from_json(value)
+    except RecursionError:
+        raise _too_deep() from None
+
+
+def _from_json(value: Any, said: str = "") -> Expression:
+    """The same; errors quote what was `said`."""
     if isinstance(value, str):
         return Name(value)
     if isinstance(value, Mapping):
@@ -272,12 +314,12 @@ def from_json(value: Any) -> Expression:
         if len(words) == 1:
             inside = value[words[0]]
             given = inside if isinstance(inside, list) else [inside]
-            return _build(words[0], [from_json(part) for part in given], options, repr(value))
+            return _build(words[0], [_from_json(part, said) for part in given], options, said or repr(value))
     raise CompositionError(f"{json.dumps(value, default=repr):.80} is not a composition in JSON.")
 
 
 def _build(block: str, parts: Sequence[Expression], options: Mapping[str, Any], said: str) -> Expression:
-    known = {"average": ("weights",), "average_outputs": ("weights",), "drop": ("layers",)}.get(block, ())
+    known = OPTIONS.get(block, ())
     for key in options:
         if key not in known:
             has = f"It has: {', '.join(known)}." if known else f"{block} has none."
@@ -286,105 +328,37 @@ def _build(block: str, parts: Sequence[Expression], options: Mapping[str, Any], 
         if len(parts) != 1 or "layers" not in options:
             raise CompositionError(f"drop takes one part and its layers: {said}.", hint="drop(ner, layers='0-4')")
         return Drop(parts[0], str(options["layers"]))
-    weights = options.get("weights")
-    if weights is not None:
-        numbers = isinstance(weights, Sequence) and not isinstance(weights, str)
-        if not numbers or any(isinstance(w, bool) or not isinstance(w, int | float) for w in weights):
-            raise CompositionError(f"weights={weights!r} cannot be read.", hint="Write weights=[0.25, 0.75].")
-        return BLOCKS[block](tuple(parts), tuple(weights))  # type: ignore[no-any-return]
-    return BLOCKS[block](tuple(parts))  # type: ignore[no-any-return]
+    given = {key: each for key, each in options.items() if each is not None}
+    if isinstance(word := given.get("regularisation"), str):
+        given["regularisation"] = _number(word)
+    return BLOCKS[block](tuple(parts), **given)  # type: ignore[no-any-return]
 
 
-_TOKEN = re.compile(
-    r"""\s*(?:(?P<mark>[(),=\[\]])|(?P<quoted>'[^']*'|"[^"]*")|(?P<word>[^\s(),=\[\]'"]+)|(?P<end>$))"""
-)
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-class _Reader:
-    """Reads one expression from left to right."""
+def _number(word: str) -> Any:
+    """The number that a word spells; another word stays as it is."""
+    try:
+        return float(word)
+    except ValueError:
+        return word
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.tokens: list[str] = []
-        at = 0
-        while at < len(text):
-            found = _TOKEN.match(text, at)
-            if found is None:
-                raise self._unread(text[at:])
-            at = found.end()
-            if not found["end"] and found[0].strip():
-                self.tokens.append(found[0].strip())
-        self.at = 0
 
-    def whole(self) -> Expression:
-        found = self._expression()
-        if self.at < len(self.tokens):
-            raise self._unread(self.tokens[self.at])
-        return found
+def _numbers(weights: Any) -> tuple[float, ...]:
+    """Weights as a tuple, from a list, an array or whatever else holds numbers in an order."""
+    found = list(weights) if hasattr(weights, "__iter__") and not isinstance(weights, str) else [weights, None]
+    found = [each.item() if hasattr(each, "item") else each for each in found]
+    if any(isinstance(each, bool) or not isinstance(each, int | float) for each in found):
+        raise CompositionError(f"weights={weights!r} cannot be read.", hint="Write weights=[0.25, 0.75].")
+    return tuple(map(float, found))
 
-    def _expression(self) -> Expression:
-        word = self._next()
-        if self._peek() != "(":
-            if word in "()[],=":
-                raise self._unread(word)
-            return Name(word)
-        if word not in BLOCKS:
-            raise CompositionError(
-                f"no block '{word}' in '{self.text}'.", hint=near(word, BLOCKS) or f"There are: {', '.join(BLOCKS)}."
-            )
-        parts: list[Expression] = []
-        options: dict[str, Any] = {}
-        self._take("(")
-        while self._peek() != ")":
-            if self.at + 1 < len(self.tokens) and self.tokens[self.at + 1] == "=":
-                key = self._next()
-                self._take("=")
-                if key in options:
-                    raise CompositionError(f"'{self.text}' says {key} twice.")
-                options[key] = self._value()
-            elif options:
-                raise self._unread(self._next())
-            else:
-                parts.append(self._expression())
-            if self._peek() != ")":
-                self._take(",")
-        self._take(")")
-        return _build(word, parts, options, self.text)
 
-    def _value(self) -> Any:
-        if self._peek() != "[":
-            word = self._next()
-            return word[1:-1] if word[0] in "'\"" else word
-        self._take("[")
-        found: list[float] = []
-        while self._peek() != "]":
-            word = self._next()
-            try:
-                found.append(float(word))
-            except ValueError:
-                raise self._unread(word) from None
-            if self._peek() != "]":
-                self._take(",")
-        self._take("]")
-        return found
-
-    def _peek(self) -> str:
-        return self.tokens[self.at] if self.at < len(self.tokens) else ""
-
-    def _next(self) -> str:
-        if self.at >= len(self.tokens):
-            raise CompositionError(f"'{self.text}' ends too early.", hint="Close its brackets: stack(lang/qu, ner)")
-        self.at += 1
-        return self.tokens[self.at - 1]
-
-    def _take(self, mark: str) -> None:
-        if (word := self._next()) != mark:
-            raise self._unread(word)
-
-    def _unread(self, rest: str) -> CompositionError:
-        return CompositionError(
-            f"'{self.text}' cannot be read at '{rest}'.", hint="Write stack(lang/qu, ner), or drop(ner, layers='0-4')."
-        )
+def _too_deep() -> CompositionError:
+    return CompositionError(
+        f"more than {DEEPEST} blocks stand inside one another.", hint="Compose a part by itself, and use its name."
+    )
 
 
 def _spell(value: Any) -> str:
@@ -412,6 +386,8 @@ def _instead(outer: Expression, inner: Expression) -> str:
         below = [part for part in outer.parts if part is not inner]
         each = ", ".join(f"stack({', '.join(map(repr, [*below, part]))})" for part in inner.parts)
         return f"Write {inner.block}({each})."
+    if isinstance(inner, Fuse) and isinstance(outer, Fuse):
+        return "Attention over attention is not learned: name all of the tasks in one fuse(…)."
     if isinstance(inner, Fuse):
         return f'Train it first: adaptree compose "{inner!r}" --name NAME --train DATA, then use that name.'
     if isinstance(inner, Drop) and isinstance(outer, Average):

@@ -34,7 +34,7 @@ def weights_of(sites: Sites, frozen: Params, parts: Parts) -> dict[str, Tensor]:
         if method.outside and len(parts) > 1:
             raise CompositionError(f"{method.name} leaves the base alone: there is nothing to put it on.")
         mine = method.weights(sites, {**frozen, **weights}, v)
-        for name in (*mine, *(name.removeprefix("norm.") for name in v if name.startswith("norm."))):
+        for name in (*mine, *method.owned(sites, v)):
             other = owners.setdefault(name, method)
             if other is not method and not (method.adds and other.adds):
                 raise _clash(other, method, name)

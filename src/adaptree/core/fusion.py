@@ -25,14 +25,15 @@ def init(d: int, *, std: float, generator: torch.Generator | None, dtype: torch.
     return {"query": (std * q).to(dtype), "key": (std * k).to(dtype), "value": value.to(dtype)}
 
 
-def weights(h: Tensor, z: Tensor, p: Mapping[str, Tensor], without: Sequence[int] = ()) -> Tensor:
-    """(B, T, N): how much each adapter counts for each token; those in `without` do not.
+def weights(h: Tensor, z: Tensor, p: Mapping[str, Tensor], counts: Sequence[int] = ()) -> Tensor:
+    """(B, T, N): how much each adapter counts for each token; by `counts` one is there several times, or not at all.
 
-    (h Q) · (z_n K) is computed as (h Q Kᵀ) · z_n, once for all n.
+    (h Q) · (z_n K) is computed as (h Q Kᵀ) · z_n, once for all n. An adapter that is there c times has c e^s of the
+    softmax's sum, which is e^(s + log c).
     """
     scores = torch.einsum("...d,n...d->...n", h @ p["query"] @ p["key"].T, z)
-    if without:
-        scores[..., list(without)] = float("-inf")
+    if any(count != 1 for count in counts):
+        scores = scores + torch.tensor(counts, dtype=scores.dtype, device=scores.device).log()
     return scores.softmax(-1)
 
 

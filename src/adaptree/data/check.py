@@ -146,6 +146,18 @@ def check(
     )
 
 
+def tell(table: Data, other: Data | None, tester: Data | None, on_event: Callable[[dict[str, Any]], None]) -> None:
+    """What a user should know of the data before training starts."""
+    for part, of in (("validation", other), ("test", tester)):
+        if of is not None and (shared := overlap(table, of)):
+            text = f"{shared:,} of the {len(of):,} {part} texts are in the training data too."
+            on_event({"event": "note", "text": text})
+    for of in (t for t in (table, other, tester) if t is not None):
+        for what, count in of.left_out.items():
+            if count:
+                on_event({"event": "note", "text": f"{of.name}: {count:,} rows {what} are left out."})
+
+
 def _balance(table: Data) -> tuple[Share, ...]:
     counts = table.counts()
     whole = len(table) if table.scored != "tag" else sum(counts.values())

@@ -14,9 +14,10 @@ from adaptree.data.forms.form import Form
 from adaptree.data.read import Row, Source, rows
 from adaptree.data.records import Records
 from adaptree.data.table import Table, as_text
-from adaptree.errors import DataError, near
+from adaptree.errors import DataError, UsageError, near
 
 Data = Table | Records
+KINDS = ("classify", "regress", "tag", "answer", "choose", "mlm")
 TOLD = 20_000
 """Rows from one sign of life to the next."""
 FORMS = {
@@ -43,6 +44,13 @@ class Like(Protocol):
     def labels(self) -> tuple[Any, ...]: ...
     @property
     def said(self) -> Mapping[str, Any]: ...
+
+
+def kind_of(name: str | None) -> str | None:
+    """The same; a kind that there is not is refused."""
+    if name is not None and name not in KINDS:
+        raise UsageError(f"no kind '{name}'.", hint=near(name, KINDS) or f"There are: {', '.join(KINDS)}.")
+    return name
 
 
 def open_data(

@@ -23,6 +23,7 @@ class Bottleneck(Method):
     main: ClassVar[str] = "size"
     lr: ClassVar[float] = 1e-3
     roles: ClassVar[tuple[str, ...]]
+    training_only: ClassVar[tuple[str, ...]] = ("init_std",)
 
     size: int | None = None
     """Width m of the bottleneck; none: a sixteenth of the model's width."""

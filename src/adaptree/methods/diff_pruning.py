@@ -28,6 +28,8 @@ class DiffPruning(Cut):
     trains: ClassVar[str] = "a few weights anywhere in the base, chosen by gates; the head"
     choose: ClassVar[str] = "For very small task files, where training may take long; it needs memory, too."
 
+    training_only: ClassVar[tuple[str, ...]] = ("density", "structured", "strength")
+
     structured: bool = True
     """Whether a whole parameter has a gate as well, times those of its weights (§3.3)."""
     strength: float = 1.25e-7

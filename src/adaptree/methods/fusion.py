@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -33,6 +33,7 @@ class Fusion(Method):
     choose: ClassVar[str] = "For a small task that larger ones may help: fuse(mnli, qqp, sst2)."
     lr: ClassVar[float] = 3e-4
     alone: ClassVar[bool] = False
+    training_only: ClassVar[tuple[str, ...]] = ("regularisation", "init_std")
 
     regularisation: float = 0.01
     """How much ‖V − I‖² of each layer adds to the loss."""
@@ -52,6 +53,8 @@ class Fusion(Method):
     _parts: ClassVar[tuple[tuple[Method, Params], ...]] = ()
     _watches: ClassVar[tuple[Watch, ...]] = ()
     _without: ClassVar[tuple[int, ...]] = ()
+    _same: ClassVar[tuple[int, ...]] = ()
+    """For each adapter the first that is equal to it: those of one joint training are computed once."""
 
     def __repr__(self) -> str:
         """The spelling, and which adapters where it has some: a run over others is another run."""
@@ -72,7 +75,7 @@ class Fusion(Method):
         for method, _ in parts:
             if why := unfit(method):
                 raise MethodError(f"fusion: {why}.")
-        return self._with(_parts=tuple(parts))
+        return self._with(_parts=tuple(parts), _same=tuple(_first_equal(parts)))
 
     def watched(self, watch: Watch) -> Fusion:
         """The same, telling `watch` what it attends to."""
@@ -93,16 +96,10 @@ class Fusion(Method):
     def _sites(self, sites: Sites) -> list[Site]:
         if not self._parts:
             raise MethodError("fusion needs adapters to fuse.", hint="--method 'fuse(mnli, qqp)'")
-        layers = {method.chosen(sites) for method, _ in self._parts}
-        if len(layers) > 1:
-            raise MethodError("fusion: the adapters are in different layers.", hint="Fuse tasks of the same layers.")
-        closed = any(site.closing is not None for site in sites.sites)
-        if closed and len({isinstance(method, Pfeiffer) for method, _ in self._parts}) > 1:
-            raise MethodError(
-                "fusion: pfeiffer stands beside a layer's last norm, houlsby_feedforward in front of its residual add.",
-                hint="Fuse tasks of one of the two.",
-            )
-        return [site for site in sites.within(layers.pop()) if site.role == "feedforward"]
+        methods = [method for method, _ in self._parts]
+        if why := apart(methods, sites):
+            raise MethodError(f"fusion: {why}.", hint="Fuse tasks of the same layers, and of one method.")
+        return [site for site in sites.within(methods[0].chosen(sites)) if site.role == "feedforward"]
 
     def lowest(self, sites: Sites) -> int:
         return min(method.lowest(sites) for method, _ in self._parts) if self._parts else 0
@@ -122,10 +119,15 @@ class Fusion(Method):
         for site in self._sites(sites):
             p = part(v, site.name)
             path = site.path if site.path in plans[0] else str(site.closing)
-            steps: list[Any] = [each[path] for each in plans]
+            steps: list[Any] = [plans[i][path] for i in self._distinct]
             put = self._beside if isinstance(steps[0], Closing) else self._after
             plan[path] = put(site.layer, steps, p)
         return plan
+
+    @property
+    def _distinct(self) -> list[int]:
+        """The adapters that are computed: of equal ones the first."""
+        return sorted(set(self._same))
 
     def _beside(self, layer: int, steps: Sequence[Closing], p: Mapping[str, Tensor]) -> Closing:
         def change(r: Tensor, h: Tensor) -> Tensor:
@@ -142,10 +144,18 @@ class Fusion(Method):
         from adaptree.core import fusion
 
         z = torch.stack(list(outputs))
-        s = fusion.weights(h, z, p, self._without)
+        there = [same for i, same in enumerate(self._same) if i not in self._without]
+        counts = [there.count(i) for i in self._distinct]
+        s = fusion.weights(h, z, p, counts)
         for watch in self._watches:
-            watch(layer, s)
+            watch(layer, self._each(s, counts))
         return fusion.mix(s, z, p)
+
+    def _each(self, s: Tensor, counts: Sequence[int]) -> Tensor:
+        """(B, T, N) of all adapters from that of the distinct ones: equal ones share what they have."""
+        at = [self._distinct.index(same) for same in self._same]
+        shares = [0.0 if i in self._without else 1 / counts[k] for i, k in enumerate(at)]
+        return s[..., at] * s.new_tensor(shares)
 
     def count(self, sites: Sites, model: nn.Module) -> dict[str, int]:
         from adaptree.core import fusion
@@ -163,6 +173,29 @@ class Fusion(Method):
     def decays(self, name: str) -> bool:
         """V is kept near the identity, not near zero."""
         return not name.endswith(".value") and super().decays(name)
+
+
+def _first_equal(parts: Sequence[tuple[Method, Params]]) -> Iterator[int]:
+    """For each of some adapters which one is the first with the same method and the same bits; heads do not count."""
+    for method, v in parts:
+        yield next(i for i, other in enumerate(parts) if method.alike(other[0]) and _equal(v, other[1]))
+
+
+def _equal(one: Params, other: Params) -> bool:
+    a, b = ({name: t for name, t in v.items() if not name.startswith("head.")} for v in (one, other))
+    return a.keys() == b.keys() and all(
+        t.shape == b[name].shape and bool((t == b[name]).all()) for name, t in a.items()
+    )
+
+
+def apart(methods: Sequence[Method], sites: Sites) -> str:
+    """Why some methods' adapters are not in the same places; nothing where they are."""
+    if len({method.chosen(sites) for method in methods}) > 1:
+        return "the adapters are in different layers"
+    closed = any(site.closing is not None for site in sites.sites)
+    if closed and len({isinstance(method, Pfeiffer) for method in methods}) > 1:
+        return "pfeiffer stands beside a layer's last norm, houlsby_feedforward in front of its residual add"
+    return ""
 
 
 def unfit(method: Method) -> str:

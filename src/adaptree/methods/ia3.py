@@ -28,6 +28,7 @@ class Ia3(Method):
     trains: ClassVar[str] = "three vectors of scales a layer, the head"
     choose: ClassVar[str] = "For the fewest weights: a few examples, or thousands of tasks."
     lr: ClassVar[float] = 1e-2
+    training_only: ClassVar[tuple[str, ...]] = ("scale_init",)
 
     scale_init: float = 1.0
     """Value of every scale at birth; 1 is the base as it is."""

@@ -29,6 +29,7 @@ class Lora(Method):
     trains: ClassVar[str] = "two thin matrices beside chosen linear maps, the head"
     choose: ClassVar[str] = "For decoders and large models: few weights, and any linear map can be chosen."
     lr: ClassVar[float] = 3e-3
+    training_only: ClassVar[tuple[str, ...]] = ("dropout",)
 
     rank: int = 8
     """Rank r of the change."""

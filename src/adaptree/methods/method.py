@@ -98,6 +98,9 @@ class Method:
     adds: ClassVar[bool] = False
     """Whether `weights` adds to the tensors that it is given, so that two such methods add up."""
 
+    training_only: ClassVar[tuple[str, ...]] = ()
+    """Fields that count while it is trained: what came out computes the same whatever they were."""
+
     layers: str | None = None
     """Only these layers: 3-5, 0,2,4 or top:2. Default: all."""
 
@@ -125,6 +128,15 @@ class Method:
     def weights(self, sites: Sites, frozen: Params, v: Params) -> dict[str, Tensor]:
         """The tensors that stand in the place of the backbone's own, by their names there."""
         return {}
+
+    def owned(self, sites: Sites, v: Params) -> list[str]:
+        """The base's norms that these weights stand in the place of, by their names there."""
+        return [name.removeprefix("norm.") for name in v if name.startswith("norm.")]
+
+    def alike(self, other: Method) -> bool:
+        """Whether trained weights of the one would mean the same to the other."""
+        names = {f.name for f in fields(self)} - set(self.training_only)
+        return type(self) is type(other) and all(getattr(self, name) == getattr(other, name) for name in names)
 
     def count(self, sites: Sites, model: nn.Module) -> dict[str, int]:
         """How many weights, by the paper's formula: {'adapters': …, 'norms': …}; `model` is the backbone."""

@@ -34,6 +34,7 @@ class Pal(Method):
     trains: ClassVar[str] = "a small attention beside each layer, two projections shared by all, the head"
     choose: ClassVar[str] = "On encoders, where tokens must be related anew and not only each one changed."
     lr: ClassVar[float] = 1e-3
+    training_only: ClassVar[tuple[str, ...]] = ("init_std",)
 
     size: int = 204
     """Width s of the attention, a multiple of heads."""

@@ -71,6 +71,7 @@ class Cut(Sparse):
     """First a dense δ, then only the `density` of its entries that weigh most."""
 
     main: ClassVar[str] = "density"
+    training_only: ClassVar[tuple[str, ...]] = ("density",)
     stages: ClassVar[int] = 2
     lr: ClassVar[float] = 1e-3
 

@@ -3,68 +3,45 @@
     <store>/tasks/NAME/VERSION/{task.json, task.safetensors, README.md, *.svg}      NAME may hold one slash
     <store>/tmp/          tasks on their way in or out; a rename moves them whole
     <store>/index.sqlite  the summaries that `list` shows
+    <store>/runs/, bases.json   beside the tasks: `places`
 
-A version is never changed, and its number is not given again while its task has other versions.
+A version is never changed, and its number is not given again while its task has other versions, or while others are
+made of it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import shutil
-import time
 import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from adaptree.errors import AdaptreeError, BadName, StoreError, TaskNotFound, near
+from adaptree.store.folders import folders_in, is_version, only_versions, scan, sweep
 from adaptree.store.index import Index
+from adaptree.store.summary import Summary, packed, stamp, summarise, unpacked
 from adaptree.task import (
     FUSES,
-    NAME,
     NEEDS,
     ON,
     RECORD,
     TAKEN,
-    TENSORS,
     VERSION,
     Record,
     Task,
     cannot_write,
     check_name,
-    corrupt,
     parse_reference,
     read,
     read_record,
     sync_folder,
 )
 
-DAY = 24 * 60 * 60
 _REMOVED, _NEEDED, _MARKS = ".removed", ".needed", ".marks"
 """Files beside a version: its number was given, which tasks are made of it, and what was done with it since."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Summary:
-    """A line of `adaptree list`; of a damaged task only the name, the version and the problem are known."""
-
-    name: str
-    version: int
-    versions: int = 1
-    kind: str = ""
-    method: str = ""
-    base: str = ""
-    metric: str = ""
-    score: float | None = None
-    """on the test part, or on validation where there is no test"""
-    trained: int = 0
-    trained_percent: float = 0.0
-    bytes: int = 0
-    created: str = ""
-    problem: str = ""
-
 
 # Inside a class that has a `list`, that word is the method.
 Names = list[str]
@@ -110,29 +87,29 @@ class Store:
 
     def names(self) -> Names:
         """The names of all tasks, sorted."""
-        return sorted(name for name, _ in self._scan())
+        return sorted(name for name, _ in scan(self._tasks))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
 
     def __len__(self) -> int:
-        return sum(1 for _ in self._scan())
+        return sum(1 for _ in scan(self._tasks))
 
     def list(self) -> Summaries:
         """The newest version of each task, by name; a damaged one is there with its problem."""
-        found = dict(self._scan())
+        found = dict(scan(self._tasks))
         if not found:
             return []
         cached = self._index.rows()
         fresh: dict[str, tuple[str, str]] = {}
         summaries: Summaries = []
         for name, versions in sorted(found.items()):
-            stamp = f"{versions[-1]} {_stamp(self._tasks / name / str(versions[-1]))}"
-            summary = _unpacked(cached[name][1]) if name in cached and cached[name][0] == stamp else None
+            now = f"{versions[-1]} {stamp(self._tasks / name / str(versions[-1]))}"
+            summary = unpacked(cached[name][1]) if name in cached and cached[name][0] == now else None
             if summary is None:
                 summary = self._summary(name, versions[-1])
                 if not summary.problem:  # a problem is looked at again each time
-                    fresh[name] = (stamp, json.dumps(dataclasses.asdict(summary)))
+                    fresh[name] = (now, packed(summary))
             summaries.append(dataclasses.replace(summary, versions=len(versions)))
         gone = cached.keys() - found.keys()
         if fresh or gone:
@@ -154,11 +131,11 @@ class Store:
         The tasks that it is made of are added too, unless they are here.
         """
         name = check_name(task.record.name)
-        self._check_room(name)
+        self.check_room(name)
         task = self._with_parts(task)
         staging = self._tmp / f"add-{uuid.uuid4().hex}"
         try:
-            self._sweep()
+            sweep(self._tmp)
             version = self._last_number(name) + 1
             while True:
                 record = dataclasses.replace(task.record, version=version)
@@ -183,7 +160,7 @@ class Store:
         names: dict[str, str] = {}
         parts: dict[str, Task] = {}
         for reference, digest in needs.items():
-            here = self._same(reference, digest)
+            here = self._same(reference, digest, names.values())
             if here is None:
                 if reference not in task.parts:
                     raise StoreError(
@@ -207,21 +184,30 @@ class Store:
             with (self._tasks / name / f"{version}{_NEEDED}").open("a") as file:
                 file.write(f"{record.reference}\n")
 
-    def _same(self, reference: str, digest: str) -> str | None:
+    def _same(self, reference: str, digest: str, taken: Collection[str] = ()) -> str | None:
         """What a task of these very tensors is called here, if it is here: that version, or another of its name."""
         name, version = parse_reference(reference)
         versions = self._versions(name)
         for number in sorted(versions, key=lambda number: number != version):
-            if read_record(self._tasks / name / str(number), called=f"{name}@{number}").digest == digest:
-                return f"{name}@{number}"
+            if (here := f"{name}@{number}") not in taken and self._digest(here) == digest:
+                return here
         return None
+
+    def _digest(self, reference: str) -> str | None:
+        """The digest in a version's record; none of what is gone, or damaged."""
+        try:
+            return read_record(self.path_of(reference), called=reference).digest
+        except AdaptreeError:
+            return None
 
     def _needed(self, reference: str, digest: str, record: Record) -> Task:
         """A task that another one is made of."""
+        if here := self._same(reference, digest):  # one that was put back has another number, and the same tensors
+            found = self.get(here)
+            version = parse_reference(reference)[1] or 0
+            return Task(dataclasses.replace(found.record, version=version), found.tensors, found.parts)
         if reference in self:
-            found = self.get(reference)
-            if found.record.digest == digest:
-                return found
+            self.get(reference)  # a damaged one says so
         raise TaskNotFound(
             f"'{record.reference}' is made of '{reference}', which is not in the store any more.",
             hint=f"Put {reference.partition('@')[0]} back, or compose '{record.name}' anew.",
@@ -230,21 +216,38 @@ class Store:
     def needing(self, reference: str) -> Names:
         """The tasks, by version, that are made of this one; of any version of it where none is said."""
         name, version = parse_reference(reference)
+        noted = self._said_to_need(name)
+        if not noted:
+            return []
+        here = self._versions(name)
+        asked = here if version is None else [version]
+        digests = {self._digest(f"{name}@{number}") for number in asked}
         found: set[str] = set()
-        for number in [version] if version else self._versions(name):
-            try:
-                said = (self._tasks / name / f"{number}{_NEEDED}").read_text().split()
-            except FileNotFoundError:
-                continue
-            found |= {other for other in said if self._needs(other, f"{name}@{number}")}
+        for other in noted:
+            if version is None and parse_reference(other)[0] == name:
+                continue  # it goes with all of its name
+            for part, digest in self._needs(other).items():
+                owner, number = parse_reference(part)
+                # of one that was removed and put back, those of the same tensors are needed
+                if owner == name and (number in asked or (number not in here and digest in digests)):
+                    found.add(other)
         return sorted(found)
 
-    def _needs(self, other: str, reference: str) -> bool:
+    def _said_to_need(self, name: str) -> set[str]:
+        """Which tasks were noted beside the versions of this one, also beside those that are gone."""
+        found: set[str] = set()
+        for note in (self._tasks / name).glob(f"*{_NEEDED}"):
+            with suppress(FileNotFoundError):  # another process removed the task
+                found |= set(note.read_text().split())
+        return found
+
+    def _needs(self, reference: str) -> dict[str, str]:
+        """The tasks that a version is made of, and their digests."""
         try:
-            record = read_record(self.path_of(other), called=other)
+            record = read_record(self.path_of(reference), called=reference)
         except AdaptreeError:
-            return False  # it is gone, or damaged: then it holds nobody back
-        return reference in record.extra.get(NEEDS, {}) and record.name != parse_reference(reference)[0]
+            return {}  # it is gone, or damaged: then it holds nobody back
+        return dict(record.extra.get(NEEDS, {}))
 
     def mark(self, reference: str, word: str) -> None:
         """Note a word beside a version, whose own files never change."""
@@ -274,7 +277,8 @@ class Store:
         doomed = versions if version is None else [number for number in versions if number == version]
         if not doomed:
             raise self._not_found(name, version)
-        if not force and (others := self.needing(reference)):
+        others = self.needing(reference)
+        if others and not force:
             raise StoreError(
                 f"'{reference}' is part of {', '.join(others)}.",
                 hint=f"Remove {'them' if len(others) > 1 else 'it'} first, or --force: then they cannot run any more.",
@@ -282,9 +286,9 @@ class Store:
         folder = self._tasks / name
         staging = self._tmp / f"remove-{uuid.uuid4().hex}"
         try:
-            self._sweep()
+            sweep(self._tmp)
             staging.mkdir(parents=True)
-            if doomed == versions and self._only_versions(folder):
+            if doomed == versions and not others and only_versions(folder):
                 os.rename(folder, staging / "all")
                 sync_folder(folder.parent)
             else:
@@ -309,7 +313,7 @@ class Store:
         while True:
             folder.parent.mkdir(parents=True, exist_ok=True)
             known = folder.is_dir()
-            self._check_room(name)
+            self.check_room(name)
             try:
                 if known:
                     os.rename(staging / str(version), folder / str(version))
@@ -330,7 +334,7 @@ class Store:
                     return False
                 # another process added the name: once more
 
-    def _check_room(self, name: str) -> None:
+    def check_room(self, name: str) -> None:
         """Refuse 'lang/3' where the folder lang/3 is version 3 of the task 'lang'."""
         folder = self._tasks / name
         if (folder / RECORD).exists():
@@ -340,35 +344,11 @@ class Store:
         if folder.exists() and not folder.is_dir():
             raise StoreError(f"'{name}' cannot be added: {folder} is a file.", hint="Move the file away.")
 
-    def _sweep(self) -> None:
-        """Delete what killed processes left on its way more than a day ago."""
-        self._tmp.mkdir(parents=True, exist_ok=True)
-        for entry in _folders(self._tmp):
-            try:
-                stale = time.time() - entry.stat().st_mtime > DAY
-            except FileNotFoundError:
-                continue  # another process was done with it
-            if stale:
-                shutil.rmtree(entry.path, ignore_errors=True)
-
-    def _scan(self) -> Iterator[tuple[str, Numbers]]:
-        """Each task's name and its versions, in ascending order, from the folders' names alone."""
-        todo = [entry.name for entry in _folders(self._tasks)]
-        while todo:
-            name = todo.pop()
-            if not NAME.fullmatch(name):
-                continue  # a folder that no task lies in, such as a file browser's
-            versions: Numbers = []
-            for entry in _folders(self._tasks / name):
-                if _is_version(entry):
-                    versions.append(int(entry.name))
-                else:
-                    todo.append(f"{name}/{entry.name}")
-            if versions:
-                yield name, sorted(versions)
+    def _summary(self, name: str, version: int) -> Summary:
+        return summarise(self._tasks / name / str(version), name, version)
 
     def _versions(self, name: str) -> Numbers:
-        return sorted(int(entry.name) for entry in _folders(self._tasks / check_name(name)) if _is_version(entry))
+        return sorted(int(entry.name) for entry in folders_in(self._tasks / check_name(name)) if is_version(entry))
 
     def _last_number(self, name: str) -> int:
         """The highest number ever given to a version of this task that still has others, or 0."""
@@ -378,10 +358,6 @@ class Store:
         except (FileNotFoundError, NotADirectoryError):
             return 0
         return max([0, *self._versions(name), *(int(number) for number in removed if VERSION.fullmatch(number))])
-
-    def _only_versions(self, folder: Path) -> bool:
-        """Whether a task's folder holds no tasks of the namespace that has its name."""
-        return all(_is_version(entry) for entry in _folders(folder))
 
     def _resolve(self, reference: str) -> tuple[str, int]:
         name, version = parse_reference(reference)
@@ -402,86 +378,3 @@ class Store:
             )
         hint = f"{near(name, self.names())}   adaptree list".strip()
         return TaskNotFound(f"no task '{name}' in the store.", hint=hint)
-
-    def _summary(self, name: str, version: int) -> Summary:
-        """A version's summary from its record, or what is wrong with it."""
-        folder = self._tasks / name / str(version)
-        called = f"{name}@{version}"
-        try:
-            record = read_record(folder, called=called)
-            size = _size(folder / TENSORS)
-            if size != record.file_bytes:
-                why = "the file is missing" if size < 0 else f"{size:,} bytes, not {record.file_bytes:,}"
-                raise corrupt(called, TENSORS, why)
-        except AdaptreeError as error:
-            return Summary(name=name, version=version, problem=error.what)
-        metric, score = _main_score(record)
-        return Summary(
-            name=name,
-            version=version,
-            kind=record.kind,
-            method=record.method,
-            base=str(record.base.get("name", "")),
-            metric=metric,
-            score=score,
-            trained=record.parameters.get("trained", 0),
-            trained_percent=record.trained_percent,
-            bytes=record.file_bytes,
-            created=record.created,
-        )
-
-
-def _main_score(record: Record) -> tuple[str, float | None]:
-    """The metric that the task was trained by, or its kind's, and its value."""
-    from adaptree.metrics import METRICS
-
-    scores = record.metrics.get("test") or record.metrics.get("validation") or {}
-    usual = METRICS[record.kind][0] if record.kind in METRICS else next(iter(scores), "")
-    metric = str(record.settings.get("metric") or usual)
-    return metric, scores.get(metric)
-
-
-def _folders(path: Path) -> list[os.DirEntry[str]]:
-    """The folders in a folder; none when it is not there."""
-    try:
-        with os.scandir(path) as entries:
-            return [entry for entry in entries if entry.is_dir()]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror or error}.", hint="Make the folder readable.") from error
-
-
-def _is_version(entry: os.DirEntry[str]) -> bool:
-    """A number is a version, unless it is a task of a namespace ('lang/3'), which holds only versions of its own."""
-    if not VERSION.fullmatch(entry.name):
-        return False
-    return os.path.exists(os.path.join(entry.path, RECORD)) or not _folders(Path(entry.path))
-
-
-def _stamp(folder: Path) -> str:
-    """What changes when a task's files do."""
-    parts = []
-    for name in (RECORD, TENSORS):
-        try:
-            stat = os.stat(folder / name)
-        except OSError:
-            parts.append("-")
-        else:
-            parts.append(f"{stat.st_mtime_ns}:{stat.st_size}")
-    return " ".join(parts)
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return -1
-
-
-def _unpacked(body: str) -> Summary | None:
-    """A cached summary; None when it cannot be read."""
-    try:
-        return Summary(**json.loads(body))
-    except (ValueError, TypeError):
-        return None

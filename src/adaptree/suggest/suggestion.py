@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adaptree.api import Event, Source, base_of, kind_of
-from adaptree.data.source import open_data
+from adaptree import compose
+from adaptree.api import Event, Source
+from adaptree.data.source import kind_of, open_data
 from adaptree.data.stem import stem
 from adaptree.data.table import Table
 from adaptree.errors import AdaptreeError, TaskNotFound, UsageError
 from adaptree.methods import Method, parse
-from adaptree.methods.fusion import unfit
+from adaptree.methods.fusion import apart, unfit
+from adaptree.opening import base_of
+from adaptree.store.places import bases_of
 from adaptree.suggest.probe import CLEAR, FEWEST, LIKELY, Gain, ranking
-from adaptree.task import NEEDS, ON, Record, parse_reference, read_record
+from adaptree.task import MADE_OF, NEEDS, ON, Record, parse_reference, read_record
 
 if TYPE_CHECKING:
     from adaptree.base import Base
@@ -107,9 +110,10 @@ def suggest(
     base = base_of(base, device, threads, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
     fitting, skipped, own = _fitting(store, base, table)
     if not fitting:
+        other = _elsewhere(store, base)
         raise TaskNotFound(
             f"none of the {len(store)} stored tasks can help on {base.name}: {_reasons(skipped)}.",
-            hint="adaptree train DATA --name NAME --method pfeiffer",
+            hint=f"adaptree suggest DATA --base {other}" if other else shlex.join(_alone("DATA", "NAME", base)),
         )
     found = ranking(table, list(fitting), store, base, rows=rows, top=top, seed=seed, on_event=on_event)
     skipped |= found.skipped
@@ -118,13 +122,14 @@ def suggest(
     unfusable = {name: why for name, record in fitting.items() if (why := _unfusable(record))}
     chosen = _chosen(found.gains, own, fitting | own, unfusable, base, top)
     options = {"--text": text, "--text-pair": text_pair, "--label": label, "--kind": kind}
+    options["--encoding"] = encoding if encoding != "utf-8" else None
     more = [word for option, value in options.items() if value is not None for word in (option, value)]
     file = str(data) if isinstance(data, str | Path) else "DATA"
     if len(chosen) > 1:
         begin = f'adaptree compose "fuse({", ".join(chosen)})"'
         words = ["--name", f"{stem(data)[:58]}-fused", "--train", file]
     else:
-        begin, words = "adaptree train", [file, "--name", stem(data), "--method", "pfeiffer"]
+        begin, *words = _alone(file, stem(data), base)
     return Suggestion(
         data=table.name,
         base=base.name,
@@ -157,15 +162,17 @@ def _fitting(store: Store, base: Base, table: Table) -> tuple[dict[str, Record],
             own[name] = record
             skipped[name] = "was trained on this very data, and knows its answers"
         elif saw := next((each for each in _related(record) if _digest(store, each) == table.digest), None):
-            skipped[name] = f"was trained together with '{saw}', which is of this very data"
+            skipped[name] = f"was trained together with '{saw}', or made of it, which is of this very data"
         else:
             fitting[name] = record
     return fitting, skipped, own
 
 
 def _related(record: Record) -> Iterable[str]:
-    """The tasks that this one shares adapters with, or stands on."""
-    return [*record.extra.get("joint", {}).get("tasks", ()), *record.extra.get(NEEDS, ())]
+    """The tasks that this one shares adapters with, stands on, or is made of."""
+    made = record.extra.get(MADE_OF)
+    names = compose.parse(made).names if made else ()
+    return [*record.extra.get("joint", {}).get("tasks", ()), *record.extra.get(NEEDS, ()), *names]
 
 
 def _digest(store: Store, reference: str) -> str | None:
@@ -193,13 +200,32 @@ def _chosen(
     if not helping:
         return []
 
-    def layers(name: str) -> tuple[int, ...]:
-        method: Method = parse(records[name].method)
-        return method.chosen(base.host.sites)
+    first: Method = parse(records[helping[0]].method)
 
-    found = [name for name in helping if layers(name) == layers(helping[0])][:top]
-    mine = [name for name, record in own.items() if not _unfusable(record) and layers(name) == layers(found[0])]
-    return found + mine[-1:]
+    def beside(name: str) -> bool:
+        return not apart([first, parse(records[name].method)], base.host.sites)
+
+    mine = [name for name, record in own.items() if not _unfusable(record) and beside(name)]
+    return [name for name in helping if beside(name)][:top] + mine[-1:]
+
+
+def _elsewhere(store: Store, base: Base) -> str:
+    """Another base that stored tasks are of, as this machine finds it; nothing where there is none."""
+    known = bases_of(store)
+    for name in store:
+        try:
+            there = read_record(store.path_of(name), called=name).base
+        except AdaptreeError:
+            continue
+        if there.get("fingerprint") != base.fingerprint:
+            return shlex.quote(known.get(str(there.get("fingerprint")), str(there.get("name"))))
+    return ""
+
+
+def _alone(data: str, name: str, base: Base) -> list[str]:
+    """The words of the command that trains the data by itself, on the same base."""
+    there = [] if base.name == "minilm" else ["--base", base.location]
+    return ["adaptree", "train", data, "--name", name, "--method", "pfeiffer", *there]
 
 
 def _reasons(skipped: Mapping[str, str]) -> str:

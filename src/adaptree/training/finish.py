@@ -18,7 +18,7 @@ from adaptree.insight import insight
 from adaptree.kinds import Out, Unit
 from adaptree.methods import Method
 from adaptree.task import Record, Task
-from adaptree.training.loop import Fit
+from adaptree.training.outcome import Fit
 from adaptree.training.settings import Settings
 
 Array = np.ndarray[Any, Any]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,7 +54,7 @@ def ground(
     method: Method | str | Expression, on: str | Expression | None, tasks: Tasks | None
 ) -> tuple[Method, Ground]:
     """The method that is asked for, and what it stands on; names are looked up in `tasks`."""
-    fused = method if isinstance(method, Expression) else _block(method)
+    fused: Any = method if isinstance(method, Expression) else _block(method)
     if fused is None and on is None:
         return parse(method), Ground()  # type: ignore[arg-type]
     if tasks is None:
@@ -70,12 +70,14 @@ def ground(
         fused = _pinned(fused, tasks, found)
         for name in fused.names:
             if why := unfit(parse(found[name].record.method)):
-                plain = name.partition("@")[0]
+                plain, within = name.partition("@")[0], found[name].record.extra.get(FUSES)
                 raise CompositionError(
                     f"'{plain}' cannot be fused: {why}; fuse takes feed-forward adapters without norms.",
-                    hint=f"adaptree train DATA --name {plain} --method pfeiffer",
+                    hint=f"Fuse the tasks that it is made of: {within}"
+                    if within
+                    else f"adaptree train DATA --name {plain} --method pfeiffer",
                 )
-        said[FUSES] = repr(fused)
+        said[FUSES] = repr(compose.fuse(*fused.names))
     if on is not None:
         expression = _pinned(compose.parse(on), tasks, found)
         if expression.block in ("parallel", "rows", "fuse"):
@@ -83,15 +85,31 @@ def ground(
         said[ON] = repr(expression)
         if any(part.outside for part, _ in compose.compile_(compose.stack(expression), found).parts):
             raise CompositionError(f"{expression!r} leaves the base alone: there is nothing to train on.")
-    for name in fused.names if fused is not None else ():  # an adapter is at home only on what it was trained on
-        was, now = found[name].record.extra.get(ON), said.get(ON)
-        if was != now:
-            bare = "the bare base"
+    if fused is None:
+        how = parse(method)  # type: ignore[arg-type]
+        if how.outside:
             raise CompositionError(
-                f"'{name}' was trained on {was or bare}, and would be fused on {now or bare}.",
-                hint=f'--on "{was}"' if was else "Leave out --on.",
+                f"{how.name} leaves the base alone: it cannot be trained on {said[ON]}.",
+                hint="Leave out --on, or choose another method.",
             )
-    return Fusion() if fused is not None else parse(method), Ground(said, found)  # type: ignore[arg-type]
+        return how, Ground(said, found)
+    _check_home([found[name] for name in fused.names], said.get(ON))
+    fusion = Fusion() if fused.regularisation is None else Fusion(regularisation=fused.regularisation)
+    return fusion, Ground(said, found)
+
+
+def _check_home(fused: Sequence[Task], on: str | None) -> None:
+    """Refuse to fuse adapters on something else than what they were trained on, where each is at home."""
+    homes = {task.record.reference: task.record.extra.get(ON) for task in fused}
+    bare = "the bare base"
+    for name, was in homes.items():
+        if was != on:
+            hint = "Fuse tasks that were trained on the same."
+            if len(set(homes.values())) == 1:
+                hint = f'Add --on "{was}".' if was else "Leave out --on."
+            raise CompositionError(
+                f"'{name}' was trained on {was or bare}, and would be fused on {on or bare}.", hint=hint
+            )
 
 
 def _block(method: Method | str) -> Expression | None:

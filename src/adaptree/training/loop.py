@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import math
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -24,57 +20,22 @@ from adaptree.data.batch import epoch as batches_of
 from adaptree.data.encode import Row
 from adaptree.errors import Diverged, TrainingError
 from adaptree.host import Host, share, without_dropout
-from adaptree.kinds import Classify, Kind, Out, Regress, Unit
+from adaptree.kinds import Classify, Kind, Out, Unit
 from adaptree.kinds.encoded import Encoded
 from adaptree.methods import Method
 from adaptree.training import checkpoint, trunk
 from adaptree.training.crew import Crew
+from adaptree.training.interrupt import ctrl_c
+from adaptree.training.optimiser import adamw, set_rate
+from adaptree.training.outcome import Event, Fit, scored
+from adaptree.training.outside import learn
 from adaptree.training.precision import computing_in
 from adaptree.training.settings import Settings, learning_rate
+from adaptree.training.state import BEST, NOW, State, pack, restore_moments, weights
 
 Array = np.ndarray[Any, Any]
-Event = dict[str, Any]
-
 CHECKPOINT_SECONDS = 20.0
 """How much work a kill can cost at most; twice that where saving takes two seconds."""
-
-
-@dataclass
-class Fit:
-    """What came of a run: the best epoch's weights and the whole course."""
-
-    v: dict[str, Tensor]
-    kind: Kind
-    """With what was chosen on validation."""
-    history: list[dict[str, Any]]
-    best: int
-    """Number of the best epoch, from 1; 0 before the first is done."""
-    seconds: float
-    finished: bool
-    used: dict[str, Any] = field(default_factory=dict)
-    """What it was really done with: the depth of the trunk, the number of processes, the device."""
-    out: Out | None = None
-    """The best epoch's on the validation inputs, where they are the very bits that the task gives."""
-
-
-@dataclass
-class _State:
-    """Where a run is. All of it goes into a checkpoint."""
-
-    stage: int = 0
-    epoch: int = 0
-    batch: int = 0
-    step: int = 0
-    seen: int = 0
-    tokens: int = 0
-    loss: float = 0.0
-    best: int = 0
-    trunk: int = 0
-    """The layers below this one are computed once."""
-    seconds: float = 0.0
-    history: list[dict[str, Any]] = field(default_factory=list)
-    threshold: float | None = None
-    """What the best epoch's kind has chosen on validation."""
 
 
 def fit(
@@ -95,46 +56,17 @@ def fit(
     `cover` are rows that the trunk is to hold beyond those of this run, so that runs on parts of them share it.
     """
     if method.outside:
-        return _learn(method, kind, training, validation, settings, on_event)
+        return learn(method, kind, training, validation, settings, on_event)
     run = _Run(base, method, kind, training, validation, settings, folder, (training, validation, *cover), on_event)
     if resume and folder is not None:
         run.restore()
-    with _ctrl_c() as pressed:
+    with ctrl_c() as pressed:
         return run.go(pressed)
 
 
-def _learn(
-    method: Method,
-    kind: Kind,
-    training: tuple[Encoded, Array],
-    validation: tuple[Encoded, Array],
-    settings: Settings,
-    on_event: Callable[[Event], None],
-) -> Fit:
-    """A method outside the base learns by itself, at once."""
-    began = time.monotonic()
-    (source, rows), (checker, held) = training, validation
-    targets = source.golds(rows)
-    if isinstance(kind, Regress):
-        targets = (targets - kind.mean) / kind.std
-    classes = kind.width if isinstance(kind, Classify) else 0
-    v = method.learn(source.table.inputs(rows), targets.tolist(), classes)
-    logits = method.logits(v, checker.table.inputs(held))
-    scored, loss, settled = _scores(kind, checker.golds(held), logits, [])
-    seconds = time.monotonic() - began
-    entry = {"epoch": 1, "rows": len(rows), "train_loss": 0.0, "validation_loss": loss, **scored}
-    entry["seconds"] = round(seconds, 3)
-    on_event({"event": "epoch", "epochs": 1, "best": 1, "metric": settings.metric, **entry})
-    return Fit(v, settled, [entry], 1, seconds, True, out=logits)
-
-
-def _scores(kind: Kind, golds: Any, out: Out, units: Sequence[Unit]) -> tuple[dict[str, float], float, Kind]:
-    loss = float(kind.loss(out, units, golds).double().mean())
-    settled = kind.settled(out, units, golds)
-    return settled.score(golds, settled.answers(out, units)), loss, settled
-
-
 class _Run:
+    """A run: a tree of the base with the weights in it, what trains them, and where it is."""
+
     def __init__(
         self,
         base: Base,
@@ -152,12 +84,8 @@ class _Run:
         self.folder, self.cover, self.on_event = folder, cover, on_event
         if settings.epochs is None or settings.lr is None or settings.metric is None or settings.pooling is None:
             raise ValueError("settings must be resolved before a run")
-        self.epochs, self.lr, self.metric, self.pooling = (
-            settings.epochs,
-            settings.lr,
-            settings.metric,
-            settings.pooling,
-        )
+        self.epochs, self.lr = settings.epochs, settings.lr
+        self.metric, self.pooling = settings.metric, settings.pooling
         self.precision = settings.precision or "fp32"
         self.source, self.train_rows = training
         self.checker, self.validation_rows = validation
@@ -168,9 +96,10 @@ class _Run:
         else:
             without_dropout(self.host.backbone)
         self._take(self._birth())
-        balanced = isinstance(kind, Classify) and settings.class_weights
-        self.class_weights = kind.balance(self._train_targets()).to(base.device) if balanced else None  # type: ignore[attr-defined]
-        self.state = _State()
+        self.class_weights: Tensor | None = None
+        if isinstance(kind, Classify) and settings.class_weights:
+            self.class_weights = kind.balance(np.asarray(self.source.golds(self.train_rows))).to(base.device)
+        self.state = State()
         self.saving = 0.0
         self.stop = False
         self.crew = Crew(base.device)
@@ -199,22 +128,13 @@ class _Run:
         self.best_kind = self.kind
         self.host.bind(self.method.plan(self.host.sites, self.v))
         self._put()
-        groups: dict[tuple[float, float], list[Tensor]] = {}
-        for name, p in self.trained.items():
-            decay = self.settings.weight_decay if self.method.decays(name) else 0.0
-            groups.setdefault((self.method.rate(name), decay), []).append(p)
-        self.rates = [rate for rate, _ in groups]
-        options = [{"params": p, "weight_decay": decay} for (_, decay), p in groups.items()]
-        # One kernel for all weights: a fifth of the time, which counts where only a few layers are computed.
-        self.optimiser = torch.optim.AdamW(options, lr=0.0, fused=self.device_type in ("cpu", "cuda"))
+        self.optimiser = adamw(self.method, self.trained, self.settings.weight_decay, self.device_type)
 
     def _put(self) -> None:
         self.host.swap(self.method.weights(self.host.sites, self.host.frozen, self.v))
 
-    def _train_targets(self) -> Array:
-        return np.asarray(self.source.golds(self.train_rows))
-
     def go(self, pressed: Callable[[], bool]) -> Fit:
+        """Train to the end, or until it is asked to stop."""
         settings, state = self.settings, self.state
         self.pressed = pressed
         self.clock = time.monotonic() - state.seconds
@@ -222,7 +142,7 @@ class _Run:
         self._open_trunk()
         self.saved = time.monotonic()
         while True:
-            if not state.batch and (state.epoch >= self.epochs or self._enough()):  # an epoch that was begun is closed
+            if not state.batch and self._enough():  # an epoch that was begun is closed
                 if state.stage + 1 >= self.method.stages:
                     return self._fit(finished=True)
                 self._advance()
@@ -242,7 +162,7 @@ class _Run:
                 self._save_if_due()
             self._close_epoch()
             self._save_if_due()
-            last = state.stage + 1 >= self.method.stages and (state.epoch >= self.epochs or self._enough())
+            last = state.stage + 1 >= self.method.stages and self._enough()
             if alone and pressed() and not last:
                 self.save()
                 return self._fit(finished=False)
@@ -251,8 +171,8 @@ class _Run:
         """Have the layers that never change computed once; where that cannot be, say why."""
         before, begun = self.state.trunk, self.state.step or self.state.epoch or self.state.stage
         try:
-            weights = self.method.weights(self.host.sites, self.host.frozen, self.v)
-            depth = trunk.depth_for(self.method, self.host, [*self.host.plan, *weights], self.settings)
+            swapped = self.method.weights(self.host.sites, self.host.frozen, self.v)
+            depth = trunk.depth_for(self.method, self.host, [*self.host.plan, *swapped], self.settings)
             if self.kind.draws:
                 raise trunk.Unfit(f"kind {self.kind.name} draws its inputs anew in every step")
             if any(len(source.table) > Encoded.KEEP for source, _ in self.cover):
@@ -289,19 +209,21 @@ class _Run:
         return [h for h in self.state.history if h.get("stage", 0) == self.state.stage]
 
     def _enough(self) -> bool:
+        """Whether this stage is over: by its epochs, its patience or its steps."""
         state, settings = self.state, self.settings
         tired = state.epoch - state.best >= settings.patience
-        return tired or (settings.max_steps is not None and state.step >= settings.max_steps)
+        stepped = settings.max_steps is not None and state.step >= settings.max_steps
+        return state.epoch >= self.epochs or tired or stepped
 
     def _step(self, indices: Array, units: list[Unit]) -> None:
+        """One batch: its gradient, a step of the optimiser, and word of it."""
         settings, state = self.settings, self.state
         # Progress counts rows, in the middle of the batch, so that no step has a learning rate of zero.
         progress = (state.seen + len(units) / 2) / (self.epochs * len(self.train_rows))
         if settings.max_steps:
             progress = max(progress, (state.step + 0.5) / settings.max_steps)
         lr = learning_rate(progress, self.lr, settings.warmup)
-        for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
-            group["lr"] = lr * rate
+        set_rate(self.optimiser, lr)
         loss = self._backward(indices, units)
         for name, p in self.trained.items():
             if p.grad is None and name.startswith("head."):  # of a task that has no row in this batch
@@ -376,15 +298,16 @@ class _Run:
         return int.from_bytes(hashlib.sha256(words).digest()[:7], "little")
 
     def _close_epoch(self) -> None:
+        """Score the weights on validation, and keep them where they are the best so far."""
         state = self.state
         out, units = self.evaluate(self.precision)
-        scored, loss, settled = _scores(self.kind, self.checker.golds(self.validation_rows), out, units)
+        scores, loss, settled = scored(self.kind, self.checker.golds(self.validation_rows), out, units)
         seen = state.seen - sum(h["rows"] for h in self._course())
         state.epoch += 1
         state.seconds = time.monotonic() - self.clock
         entry = {
             "epoch": state.epoch, "rows": seen, "train_loss": state.loss / max(seen, 1),
-            "validation_loss": loss, **scored, "seconds": round(state.seconds, 3), **self.method.report(self.v),
+            "validation_loss": loss, **scores, "seconds": round(state.seconds, 3), **self.method.report(self.v),
         }  # fmt: skip
         if self.method.stages > 1:
             entry["stage"] = state.stage
@@ -427,6 +350,7 @@ class _Run:
         return self.crew.gather(own, len(self.validation_rows)) if self.kind.single else own, units
 
     def _fit(self, *, finished: bool) -> Fit:
+        """What has come of it until now."""
         v = {name: tensor.cpu() for name, tensor in self.best_v.items()}
         best = self.state.best if self.state.stage + 1 == self.method.stages else 0  # before that there is no task
         if best and self.precision != "fp32":
@@ -449,20 +373,17 @@ class _Run:
             self.saving = self.saved - began
 
     def save(self) -> None:
+        """Write a checkpoint."""
         if self.folder is None or self.crew.rank:
             return
         self.state.seconds = time.monotonic() - self.clock
-        tensors: dict[str, Tensor] = {}
+        tensors = pack(self.v, self.best_v, self.optimiser)
         if self.kind.single and isinstance(self.best_out, Tensor):
             tensors["logits"] = self.best_out
-        for name, p in self.v.items():
-            tensors[f"now.{name}"] = p.detach().cpu()
-            tensors[f"best.{name}"] = self.best_v[name].cpu()
-            for key, value in self.optimiser.state.get(p, {}).items():
-                tensors[f"{key}.{name}"] = value.cpu()
         checkpoint.write(self.folder, tensors, {"identity": self.identity, **vars(self.state)})
 
     def restore(self) -> None:
+        """Go on from the last checkpoint, which must be of this very run."""
         assert self.folder is not None
         found = checkpoint.read(self.folder)
         if found is None:
@@ -473,39 +394,11 @@ class _Run:
                 "the run to resume had other data or settings.",
                 hint="Repeat its command exactly, or leave out --resume.",
             )
-        self.state = _State(**state)
-        self._take({name.removeprefix("now."): t for name, t in tensors.items() if name.startswith("now.")})
+        self.state = State(**state)
+        self._take(weights(tensors, NOW))
+        best = weights(tensors, BEST)
+        self.best_v = {name: best[name].to(p.device) for name, p in self.v.items()}
         self.best_out = tensors.get("logits")
         if self.state.threshold is not None:
             self.best_kind = replace(self.kind, threshold=self.state.threshold)  # type: ignore[type-var]
-        with torch.no_grad():
-            for name, p in self.v.items():
-                self.best_v[name] = tensors[f"best.{name}"].to(p.device)
-                kept = {
-                    key: tensors[f"{key}.{name}"]
-                    for key in ("step", "exp_avg", "exp_avg_sq")
-                    if f"{key}.{name}" in tensors
-                }
-                if kept:
-                    self.optimiser.state[p] = {key: t.to(p.device) for key, t in kept.items()}
-
-
-@contextlib.contextmanager
-def _ctrl_c() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C lets the step that is under way end, so that what is kept is whole; a second one stops at once."""
-    hits: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-    before = signal.getsignal(signal.SIGINT)
-
-    def handler(number: int, frame: FrameType | None) -> None:
-        hits.append(number)
-        if len(hits) > 1:
-            raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, handler)
-    try:
-        yield lambda: bool(hits)
-    finally:
-        signal.signal(signal.SIGINT, before)
+        restore_moments(self.optimiser, self.v, tensors)

@@ -21,7 +21,7 @@ from adaptree.errors import Diverged, TrainingError, UsageError
 from adaptree.methods import Method, parse
 from adaptree.training import checkpoint
 from adaptree.training.crew import Crew
-from adaptree.training.loop import Fit
+from adaptree.training.outcome import Fit
 from adaptree.training.settings import Settings
 
 Event = dict[str, Any]

@@ -110,6 +110,16 @@ class Settings:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
+def known_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """The same; one that there is not is refused."""
+    names = [f.name for f in fields(Settings)]
+    for name in settings:
+        if name not in names:
+            hint = near(name, names) or f"There are: {', '.join(names)}."
+            raise UsageError(f"there is no setting '{name}'.", hint=hint)
+    return settings
+
+
 def top_layers(depth: int) -> int:
     """How many layers --fast trains, from the top: two thirds."""
     return max(1, round(2 * depth / 3))

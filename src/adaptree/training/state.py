@@ -1,0 +1,57 @@
+"""Where a run is, as a checkpoint keeps it: counters, the weights now and at their best, Adam's moments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+NOW, BEST = "now.", "best."
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+
+
+@dataclass
+class State:
+    """Where a run is. All of it goes into a checkpoint."""
+
+    stage: int = 0
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+    seen: int = 0
+    tokens: int = 0
+    loss: float = 0.0
+    best: int = 0
+    trunk: int = 0
+    """The layers below this one are computed once."""
+    seconds: float = 0.0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    threshold: float | None = None
+    """What the best epoch's kind has chosen on validation."""
+
+
+def pack(v: Mapping[str, Tensor], best: Mapping[str, Tensor], optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """A checkpoint's tensors."""
+    tensors: dict[str, Tensor] = {}
+    for name, p in v.items():
+        tensors[f"{NOW}{name}"] = p.detach().cpu()
+        tensors[f"{BEST}{name}"] = best[name].cpu()
+        for key, value in optimiser.state.get(p, {}).items():
+            tensors[f"{key}.{name}"] = value.cpu()
+    return tensors
+
+
+def weights(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Those that a checkpoint has as they were (`NOW`), or as they were at their best (`BEST`)."""
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+
+
+def restore_moments(optimiser: torch.optim.Optimizer, v: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+    """Give an optimiser of these weights the moments that a checkpoint has of them."""
+    for name, p in v.items():
+        kept = {key: tensors[f"{key}.{name}"] for key in MOMENTS if f"{key}.{name}" in tensors}
+        if kept:
+            optimiser.state[p] = {key: t.to(p.device) for key, t in kept.items()}
