@@ -68,6 +68,8 @@ expressions = (
 def test_text_python_and_json_are_one_thing(x: Expression) -> None:
     assert parse(repr(x)) == x
     assert from_json(json.loads(json.dumps(x.to_json()))) == x
+    if isinstance(x.to_json(), dict):
+        assert parse(json.dumps(x.to_json())) == x, "where a text is typed, JSON may be"
     assert hash(parse(repr(x))) == hash(x)
     assert x.renamed({}) == x
 
@@ -85,6 +87,11 @@ def test_any_text_is_read_or_refused_in_one_line(text: str) -> None:
     except AdaptreeError:  # and nothing else
         return
     assert parse(repr(found)) == found
+
+
+def test_json_that_breaks_off_is_refused_in_one_line() -> None:
+    with pytest.raises(CompositionError, match="is no JSON"):
+        parse('{"stack": ["a", ')
 
 
 def test_names_are_found_in_their_order_and_once() -> None:

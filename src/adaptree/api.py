@@ -103,6 +103,8 @@ def train(
     leads = crew.rank() == 0  # of several processes that train together, one writes
     if isinstance(store, str | Path):
         store = Store(store)
+    if store is not None:
+        store.check_room(name)
     asked = Settings(**known_settings(settings))
     how, below = ground(method, on, store)
     table = open_data(
@@ -123,9 +125,6 @@ def train(
     from adaptree.training.loop import fit
     from adaptree.training.search import search as run_search
 
-    folder = None if store is None else run_folder(store, name)
-    if folder is not None and leads:
-        checkpoint.prepare(folder, anew=not resume)
     parts = _parts(table, other, tester, asked.seed)
     base = base_of(base, device, threads, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
     below.check(base.fingerprint, base.name)
@@ -146,6 +145,9 @@ def train(
     )
     source = Encoded(table, goal, base.encoder, chosen.max_length)
     checker = source if other is None else Encoded(other, goal, base.encoder, chosen.max_length)
+    folder = None if store is None else run_folder(store, name)
+    if folder is not None and leads:  # nothing is refused from here on, so a run that was stopped may be cleared away
+        checkpoint.prepare(folder, anew=not resume)
     on_event(
         {
             "event": "start",

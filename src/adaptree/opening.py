@@ -82,7 +82,7 @@ def open_task(
     parallel(…) and rows(…) are an `InParallel` and a `ByRow`, which answer a line or a file's row as a `Bound` does. A
     rebased task comes with a warning until it was evaluated, unless that is what it is opened for.
     """
-    plain = isinstance(reference, str) and "(" not in reference
+    plain = isinstance(reference, str) and not any(mark in reference for mark in "({")
     tasks = {"": store[str(reference)]} if plain else _named(store, reference)
     first = next(iter(tasks.values()))
     if base is None:

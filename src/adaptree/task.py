@@ -71,7 +71,7 @@ def _corrected(name: str) -> str:
 
 def parse_reference(reference: str) -> tuple[str, int | None]:
     """'reviews@3' is ('reviews', 3); 'reviews' is ('reviews', None), the newest version."""
-    if "(" in str(reference):
+    if any(mark in str(reference) for mark in "({"):
         raise BadName(f"'{reference}' is no task's name, but a composition.", hint="Name one of its tasks.")
     name, at, version = str(reference).partition("@")
     check_name(name)

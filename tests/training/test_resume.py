@@ -15,6 +15,9 @@ from typing import Any
 import pytest
 from tests.bases import tiny_base, words_csv
 
+from adaptree import api
+from adaptree.errors import AdaptreeError
+
 SETTINGS = {"epochs": 3, "batch_size": 8, "lr": 3e-3, "method": "houlsby:8", "name": "words"}
 
 
@@ -142,3 +145,16 @@ def test_a_kill_within_a_checkpoint_loses_nothing(
     assert there == (count > 1 or where == "after the rename")
     assert _run(forks, *world, tmp_path, there, 1e9) == 0
     assert _done(tmp_path) == uninterrupted[0]
+
+
+@pytest.mark.parametrize("wrong", [{"method": "houlsby(size=8, layers='9')"}, {"on": "nobody"}, {"pooling": "none"}])
+def test_a_run_that_is_refused_leaves_what_a_stopped_one_has_saved(
+    wrong: dict[str, Any], world: tuple[Path, Path], tmp_path: Path
+) -> None:
+    base, data = world
+    saved = tmp_path / "runs" / "words" / "checkpoint.safetensors"
+    saved.parent.mkdir(parents=True)
+    saved.write_bytes(b"of a run that was stopped")
+    with pytest.raises(AdaptreeError):
+        api.train(data, base=base, store=tmp_path, **{**SETTINGS, **wrong})  # type: ignore[arg-type]
+    assert saved.read_bytes() == b"of a run that was stopped"

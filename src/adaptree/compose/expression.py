@@ -285,7 +285,7 @@ def _all(parts: Sequence[str | Expression]) -> tuple[Expression, ...]:
 
 
 def parse(text: str | Expression) -> Expression:
-    """The expression that a text spells."""
+    """The expression that a text spells, as we write them or as JSON."""
     if isinstance(text, Expression):
         return text
     if not isinstance(text, str):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection
 from typing import Any
@@ -14,7 +15,15 @@ _TOKEN = re.compile(
 
 
 def read(text: str, blocks: Collection[str]) -> Any:
-    """A string for a name, else {block: parts, …}; options are words, or lists of numbers."""
+    """A string for a name, else {block: parts, …}; options are words, or lists of numbers. JSON is taken as it is."""
+    if text.lstrip().startswith("{"):
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise CompositionError(
+                f"'{text:.80}' is no JSON: {error}.",
+                hint='Write {"stack": ["lang/qu", "ner"]}, or stack(lang/qu, ner).',
+            ) from None
     return _Reader(text, blocks).whole()
 
 
