@@ -104,10 +104,10 @@ def table(out: Path, command: str) -> str:
         "# Every kind of task",
         "",
         "Test scores with 95 % bootstrap intervals. A fifth of the training rows chose the best epoch; "
-        "training steps are in bf16, answers in fp32.",
+        "training steps are in bf16, answers in fp32. By chance: 0.5 of winogrande, 0.2 of commonsenseqa.",
         "",
-        "| task | kind | base | rows to train, to test | method | seed | scores on test | trained | seconds |",
-        f"|{'---|' * 9}",
+        "| task | kind | base | rows to train, to test | epochs | method | seed | scores on test | trained | seconds |",
+        f"|{'---|' * 10}",
     ]
     for work in WORKS:
         for method in work.methods:
@@ -124,7 +124,7 @@ def _line(work: Work, method: str, found: Mapping[str, Any]) -> str:
         for name, value in found["metrics"]["test"].items()
     )
     rows = f"{found['train_rows']:,}, {found['test_rows']:,}"
-    cells = [work.name, found["kind"], found["base"], rows, method, str(found["seed"]), scores]
+    cells = [work.name, found["kind"], found["base"], rows, str(work.epochs), method, str(found["seed"]), scores]
     return (
         f"| {' | '.join([*cells, format(found['trained_percent'], '.2f') + ' %', format(found['seconds'], '.0f')])} |"
     )
