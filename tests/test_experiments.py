@@ -300,7 +300,7 @@ def test_kinds_are_trained_by_the_command_and_their_cells_are_kept(
     assert experiments.run("kinds", tmp_path / "data", tmp_path / "out", base=base, command="adaptree …") == page
     assert kept.stat().st_mtime_ns == before
     twice = experiments.run("kinds", tmp_path / "data", tmp_path / "out", base=base, threads=1, seeds=2)
-    assert [line.split(" | ")[5] for line in twice.splitlines() if line.startswith("| t ")] == ["0", "1", "0", "1"]
+    assert [line.split(" | ")[6] for line in twice.splitlines() if line.startswith("| t ")] == ["0", "1", "0", "1"]
     (tmp_path / "out" / "t" / "houlsby-4-0.json").unlink()
     monkeypatch.setattr(kinds, "WORKS", (dataclasses.replace(works[0], options=("--kind", "answer")),))
     with pytest.raises(DataError, match=r"t with houlsby-4-0: .*kind answer"):
