@@ -159,7 +159,7 @@ def table(out: Path, command: str) -> str:
     if looked:
         figures.attention(looked, out / "attention.png")
         lines += [
-            "What the fusions of single-task adapters attend to, on the test rows:",
+            "What the fusions of single-task adapters attend to, on the test rows, seed 0:",
             "",
             "![attention](attention.png)",
             "",
@@ -183,11 +183,13 @@ def _attention(out: Path) -> dict[str, dict[str, Any]]:
 
 
 def _masks(out: Path) -> list[str]:
-    """Whether the most attended adapter is missed more than the least."""
-    lines = ["| target | masked | adapter | accuracy | change |", "|---|---|---|---|---|"]
-    for name, told in _attention(out).items():
-        for which, each in zip(("nothing", "the most attended", "the least attended"), told["masked"], strict=False):
-            change = f"{100 * each['change']:+.1f}" if each["adapter"] else ""
-            adapter = each["adapter"] or ""
-            lines.append(f"| {name} | {which} | {adapter} | {100 * each['score']:.1f} | {change} |")
+    """Whether the most attended adapter is missed more than the least, in each seed."""
+    lines = ["| target | seed | masked | adapter | accuracy | change |", "|---|---|---|---|---|---|"]
+    for target in TARGETS:
+        for seed, path in enumerate(sorted((out / target.name).glob("fusion-attention-[0-9].json"))):
+            told = json.loads(path.read_text())["masked"]
+            for which, each in zip(("nothing", "the most attended", "the least attended"), told, strict=False):
+                change = f"{100 * each['change']:+.1f}" if each["adapter"] else ""
+                cells = [target.name, str(seed), which, each["adapter"] or "", f"{100 * each['score']:.1f}", change]
+                lines.append(f"| {' | '.join(cells)} |")
     return [*lines, ""]
