@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from adaptree.compare.files import write as write_json
-from adaptree.compare.files import writing
 from adaptree.experiments import figures
 from adaptree.experiments.commands import said, trained
-from adaptree.experiments.tasks import Asked, Task, files, named, whole
+from adaptree.experiments.tasks import Asked, Task, files, kept_page, named, rows_in, whole
 
 ROWS = 600
 """Of each task, to train on."""
@@ -67,10 +66,7 @@ def run(asked: Asked) -> str:
     for target in targets:
         for seed in range(asked.seeds or target.seeds):
             _cells(target.name, seed, rows, store, out, asked)
-    page = table(out, asked.command)
-    with writing(out / "table.md"):
-        (out / "table.md").write_text(page)
-    return page
+    return kept_page(table(out, asked.command), out)
 
 
 def _rows(task: Task, data: Path, out: Path) -> tuple[Path, Path]:
@@ -118,12 +114,7 @@ def _trained(
     train, test = rows[name]
     options = ["--test", test, "--method", method, "--epochs", str(EPOCHS), "--seed", str(seed), *OPTIONS]
     path = out / name / f"{column.replace(' ', '-')}-{seed}.json"
-    return trained(path, train, task, store, options, asked, train_rows=_count(train), test_rows=_count(test))
-
-
-def _count(path: Path) -> int:
-    with path.open() as file:
-        return sum(1 for _ in file)
+    return trained(path, train, task, store, options, asked, train_rows=rows_in(train), test_rows=rows_in(test))
 
 
 def scores(out: Path) -> dict[str, dict[str, list[float]]]:

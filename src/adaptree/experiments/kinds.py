@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adaptree.compare.files import read, writing
+from adaptree.compare.files import read
 from adaptree.experiments.commands import trained
-from adaptree.experiments.tasks import Asked, lines_of, named
+from adaptree.experiments.tasks import Asked, kept_page, lines_of, named, rows_in
 
 METHODS = ("head", "houlsby:64", "full")
 
@@ -54,10 +54,7 @@ def run(asked: Asked) -> str:
         for method in work.methods:
             for seed in range(asked.seeds or 1):
                 _train(work, method, seed, train, test, cell(out, work, method, seed), asked)
-    page = table(out, asked.command)
-    with writing(out / "table.md"):
-        (out / "table.md").write_text(page)
-    return page
+    return kept_page(table(out, asked.command), out)
 
 
 def cell(out: Path, work: Work, method: str, seed: int) -> Path:
@@ -89,13 +86,8 @@ def _sample(rows: list[str], most: int | None) -> list[str]:
 def _train(work: Work, method: str, seed: int, train: Path, test: Path, path: Path, asked: Asked) -> None:
     options: list[str | Path] = ["--test", test, "--method", method, "--epochs", str(work.epochs), "--seed", str(seed)]
     options += ["--precision", "bf16", *work.options]
-    rows = {"train_rows": _count(train), "test_rows": _count(test)}
+    rows = {"train_rows": rows_in(train), "test_rows": rows_in(test)}
     trained(path, train, path.stem, path.parent / "store", options, asked, **rows)
-
-
-def _count(path: Path) -> int:
-    with path.open() as file:
-        return sum(1 for _ in file)
 
 
 def table(out: Path, command: str) -> str:

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from adaptree.compare.files import read, writing
+from adaptree.compare.files import read
 from adaptree.compare.files import write as write_json
 from adaptree.experiments.commands import trained
-from adaptree.experiments.tasks import Asked, lines_of, named
+from adaptree.experiments.tasks import Asked, kept_page, lines_of, named
 from adaptree.scoring import bootstrap, entities
 
 WORDS = 40_000
@@ -76,10 +76,7 @@ def run(asked: Asked) -> str:
         few = _lines(labelled, FEW, out / "rows" / f"{target.name}.jsonl")
         _trained(f"few/{target.name}", few, "pfeiffer:48", FEW_EPOCHS, asked)
         _answer(target, asked)
-    page = table(out, asked.command)
-    with writing(out / "table.md"):
-        (out / "table.md").write_text(page)
-    return page
+    return kept_page(table(out, asked.command), out)
 
 
 def _prepare(way: Way, target: Language, asked: Asked) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from adaptree.compare.files import writing
 from adaptree.data.squad import read_squad
 from adaptree.errors import DataError, UsageError, near
 
@@ -100,3 +101,16 @@ def named(names: Sequence[str], tasks: Sequence[T]) -> list[T]:
         if name not in known:
             raise UsageError(f"no task '{name}' in this experiment.", hint=near(name, known) or ", ".join(known))
     return [known[name] for name in names] if names else list(tasks)
+
+
+def rows_in(path: Path) -> int:
+    """How many lines a file has."""
+    with path.open() as file:
+        return sum(1 for _ in file)
+
+
+def kept_page(page: str, out: Path) -> str:
+    """A page, which stands in OUT/table.md from now on."""
+    with writing(out / "table.md"):
+        (out / "table.md").write_text(page)
+    return page

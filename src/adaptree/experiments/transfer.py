@@ -11,15 +11,15 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from adaptree.compare.files import read, writing
+from adaptree import metrics
+from adaptree.compare.files import read
 from adaptree.compare.files import write as write_json
 from adaptree.experiments import figures
 from adaptree.experiments.commands import trained
-from adaptree.experiments.tasks import Asked, Task, files, named, whole
+from adaptree.experiments.tasks import Asked, Task, files, kept_page, named, rows_in, whole
 
 SHARE = 6
 """A source is trained on so many times the square root of its dataset's rows: sizes differ as those of datasets do."""
@@ -48,7 +48,7 @@ def run(asked: Asked) -> str:
     rows = {task.name: _rows(task, asked.data, out / "rows") for task in TASKS}
     for name, (source, _, test) in rows.items():
         trained(out / "sources" / f"{name}.json", source, name, store, ["--test", test, *OPTIONS], asked,
-                train_rows=_count(source))  # fmt: skip
+                train_rows=rows_in(source))  # fmt: skip
     for target in named(asked.tasks, TASKS):
         _, few, test = rows[target.name]
         _ranked(target.name, few, store, asked)
@@ -56,10 +56,7 @@ def run(asked: Asked) -> str:
             on = () if below == "nothing" else ("--on", below)
             path = out / target.name / f"on-{below}.json"
             trained(path, few, f"{target.name}-on/{below}", store, ["--test", test, *OPTIONS, *on], asked)
-    page = table(out, asked.command)
-    with writing(out / "table.md"):
-        (out / "table.md").write_text(page)
-    return page
+    return kept_page(table(out, asked.command), out)
 
 
 def _rows(task: Task, data: Path, out: Path) -> tuple[Path, Path, Path]:
@@ -73,11 +70,6 @@ def _rows(task: Task, data: Path, out: Path) -> tuple[Path, Path, Path]:
     for path, some in zip(paths, parts.values(), strict=True):
         path.write_text("".join(f"{line}\n" for line in some))
     return paths[0], paths[1], paths[2]
-
-
-def _count(path: Path) -> int:
-    with path.open() as file:
-        return sum(1 for _ in file)
 
 
 def _ranked(target: str, few: Path, store: Path, asked: Asked) -> None:
@@ -100,13 +92,8 @@ def _ranked(target: str, few: Path, store: Path, asked: Asked) -> None:
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float:
-    """The rank correlation of two rows of numbers; equal ones share their ranks. Nothing to tell apart: 0."""
-    a, b = (_ranks(np.asarray(values, dtype=float)) for values in (first, second))
-    return float(np.corrcoef(a, b)[0, 1]) if a.std() and b.std() else 0.0
-
-
-def _ranks(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return np.asarray([(values < value).sum() + ((values == value).sum() - 1) / 2 for value in values])
+    """The rank correlation of two rows of numbers."""
+    return metrics.score("regress", np.asarray(first, dtype=float), np.asarray(second, dtype=float))["spearman"]
 
 
 def measured(out: Path) -> dict[str, dict[str, dict[str, float]]]:
