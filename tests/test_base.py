@@ -122,7 +122,7 @@ def test_the_fingerprint_is_of_the_backbone_wherever_it_sits(folder: Path) -> No
 
 def test_the_fingerprint_is_kept_until_the_files_change(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = load_base(folder).fingerprint
-    monkeypatch.setattr("adaptree.base.fingerprint", lambda backbone: pytest.fail("hashed again"))
+    monkeypatch.setattr("adaptree.base.loading.fingerprint", lambda backbone: pytest.fail("hashed again"))
     assert load_base(folder).fingerprint == first
     monkeypatch.undo()
     tiny_base(folder, seed=5)

@@ -258,7 +258,7 @@ def test_the_command_reads_files_masks_and_draws(world: World, run: Any, tmp_pat
     assert [row["attended"] for row in told["masked"]] == ["", "most", "least"]
     assert told["masked"][1]["adapter"] == told["most"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["attention.png", "attention.svg"]
-    table = run("f", "--file", world.data, "--mask")
+    table = run("f", world.data, "--mask")
     assert "nothing" in table
     assert "most" in table
 
@@ -266,7 +266,7 @@ def test_the_command_reads_files_masks_and_draws(world: World, run: Any, tmp_pat
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["f"], "give either texts or --file"),
+        (["f"], "give either texts or a data file"),
         (["f", "apple", "--mask"], "--mask scores a labelled file"),
         (["f", "--file", "x.csv", "--mask", "--format", "csv"], "csv has no room"),
         (["a", "apple"], "does not attend to anything"),

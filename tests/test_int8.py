@@ -101,7 +101,7 @@ def test_the_base_and_its_tasks_keep_their_bits(base: Any, task: Task, texts: li
 def test_every_method_runs_in_int8_near_its_answers_in_fp32(
     name: str, base: Any, data: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adaptree.base.INT8_TEXTS", 0)
+    monkeypatch.setattr("adaptree.base.bound.INT8_TEXTS", 0)
     changes = {"size": 12 if name == "pal" else 4} if "size" in vars(parse(name)) else {}
     trained = at.train(data, base=base, method=parse(name, **changes), epochs=1, baselines=False).task
     exact, quick = base.bind(trained).logits(texts), base.bind(trained, int8=True).logits(texts)
@@ -112,7 +112,7 @@ def test_every_method_runs_in_int8_near_its_answers_in_fp32(
 def test_weights_of_a_task_of_its_own_are_the_ones_in_int8(
     base: Any, data: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adaptree.base.INT8_TEXTS", 0)
+    monkeypatch.setattr("adaptree.base.bound.INT8_TEXTS", 0)
     trained = at.train(data, base=base, method="full", epochs=2, lr=3e-3, baselines=False).task
     exact, quick = base.bind(trained).logits(texts), base.bind(trained, int8=True).logits(texts)
     head = {name: tensor for name, tensor in trained.weights.items() if name.startswith("head.")}
@@ -133,11 +133,11 @@ def test_int8_is_refused_when_it_changes_the_answers(
     near = sorted(texts, key=lambda text: abs(float(base.bind(task).logits([text])[0, 0] - middle[0])))[:100]
     shaky = Task(task.record, weights)
     answers = [base.bind(shaky, int8=flag) for flag in (False, True)]
-    monkeypatch.setattr("adaptree.base.INT8_TEXTS", 0)
+    monkeypatch.setattr("adaptree.base.bound.INT8_TEXTS", 0)
     plain, quick = (bound.logits(near).argmax(-1) for bound in answers)
     changed = int((plain != quick).sum())
     assert changed > 2
-    monkeypatch.setattr("adaptree.base.INT8_TEXTS", 256)
+    monkeypatch.setattr("adaptree.base.bound.INT8_TEXTS", 256)
     with pytest.raises(UsageError, match=f"int8 changes {changed} of the first 100 answers"):
         base.bind(shaky, int8=True).predict(near)
 
@@ -151,7 +151,7 @@ def test_a_number_that_moves_by_a_tenth_of_the_spread_counts_as_changed() -> Non
 def test_only_the_first_texts_are_answered_twice(
     base: Any, task: Task, texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adaptree.base.INT8_TEXTS", 30)
+    monkeypatch.setattr("adaptree.base.bound.INT8_TEXTS", 30)
     quick = base.bind(task, int8=True)
     seen: list[int] = []
     again = quick._exact._compute

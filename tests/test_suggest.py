@@ -271,6 +271,8 @@ def test_a_task_that_was_trained_together_with_this_data_is_not_ranked(
     told = suggest(mine, kept, base)
     assert [gain.task for gain in told.gains] == ["same"]
     assert "both/my-new-words" in told.skipped["both/other"]
+    kept.remove("both/my-new-words")  # what the other learnt stays learnt
+    assert "both/my-new-words" in suggest(mine, kept, base).skipped["both/other"]
 
 
 def test_if_nothing_beats_the_base_it_says_so(store: Store, base: Base, tmp_path: Path, mine: Path) -> None:

@@ -93,8 +93,8 @@ def train(
     """Turn labelled data into a task over a base; with a `store` it is kept there and a stopped run can be resumed.
 
     `on` names tasks of the store, or a composition of them, that the new one is trained on top of; a `method` that is
-    spelled fuse(a, b) learns attention over theirs. `fast` trains fewer layers in quicker steps, where that costs no
-    score. `search` first tries so many settings on a part of the training rows. `settings` are the fields of
+    spelled fuse(a, b) learns attention over theirs. `fast` trains fewer layers in quicker steps, for a little less
+    score if any. `search` first tries so many settings on a part of the training rows. `settings` are the fields of
     `adaptree.training.settings.Settings`. Events (dicts) tell `on_event` how it goes.
     """
     from adaptree.training.ground import ground
@@ -346,7 +346,13 @@ def _result_of(bound: Bound) -> dict[str, Any]:
         "version": None,
         "parts": list(tasks),
         "method": bound.spelled,
-        "parameters": {"trained": sum(record.parameters.get("trained", 0) for record in records)},
+        "parameters": {
+            **said["parameters"],
+            **{
+                part: sum(r.parameters.get(part, 0) for r in records)
+                for part in ("adapters", "norms", "head", "trained")
+            },
+        },
         "trained_percent": sum(record.trained_percent for record in records),
         "bytes": sum(task.bytes for task in tasks.values()),
         "seconds": sum(record.seconds for record in records),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from adaptree.training.outcome import Fit
 
 JOINT = "joint"
-"""In a record's extra: the tasks that were trained at once, and the temperature."""
+"""In a record's extra: the tasks that were trained at once, the digests of their data, and the temperature."""
 
 
 def train(
@@ -156,7 +156,9 @@ def train(
         on_event(
             _note(f"{joined.truncated:,} texts are longer than {chosen.max_length} tokens and were cut (--max-length).")
         )
-    said = {JOINT: {"tasks": list(tables), "temperature": temperature}}
+    said = {
+        JOINT: {"tasks": list(tables), "data": [table.digest for table in tables.values()], "temperature": temperature}
+    }
     tasks = []
     for i, (called, table) in enumerate(tables.items()):
         own = part_of(fitted, goal, i)

@@ -151,6 +151,25 @@ def test_stdin_is_read_in_the_encoding_asked_for(
     assert "--encoding" in capsys.readouterr().err
 
 
+def test_a_file_where_texts_are_expected_is_not_answered_as_a_text(
+    world: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", "words", str(world["data"]), "--store", str(world["store"])]) == 2
+    told = capsys.readouterr().err
+    assert f"'{world['data']}' is a file." in told
+    assert f"adaptree predict words --file {world['data']}" in told
+    assert run(capsys, "predict", "words", "no-such-file.csv", "x" * 5000, "--store", world["store"])
+
+
+@pytest.mark.parametrize("words", [["check", "data"], ["methods"], ["experiment"], ["list"], ["history", "words"]])
+def test_every_command_takes_a_store_and_can_be_quiet(
+    world: dict[str, Path], capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    base = ["--base", world["base"]] if words[0] in ("check", "methods") else []
+    named = [str(world["data"]) if word == "data" else word for word in words]
+    assert run(capsys, *named, *base, "--store", world["store"], "--quiet")
+
+
 def test_min_score_abstains(world: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     out = run(capsys, "predict", "words", "lion", "--min-score", "1", "--store", world["store"], "--format", "jsonl")
     found = json.loads(out)

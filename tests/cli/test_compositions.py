@@ -78,7 +78,10 @@ def test_evaluate_calls_a_composition_by_its_text_and_prices_all_its_tasks(
     assert found["task"] == text
     assert found["parts"] == ["words@1", "again@1"]
     assert found["bytes"] == sum(each["bytes"] for each in alone)
-    assert found["parameters"]["trained"] == sum(each["parameters"]["trained"] for each in alone)
+    for part in ("adapters", "norms", "head", "trained"):
+        assert found["parameters"][part] == sum(each["parameters"][part] for each in alone)
+    for part in ("base", "base_without_embeddings"):
+        assert found["parameters"][part] == alone[0]["parameters"][part]
     assert found["rows"] == 90
     assert set(found["metrics"]["test"]) == set(alone[0]["metrics"]["test"])
     assert text in run(capsys, "evaluate", text, world["data"], "--store", world["store"])

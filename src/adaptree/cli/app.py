@@ -22,6 +22,7 @@ app = typer.Typer(
 StoreOption = Annotated[
     Path | None, typer.Option("--store", help="Where tasks are kept. Default: $ADAPTREE_STORE, else ~/.adaptree.")
 ]
+NoStore = Annotated[Path | None, typer.Option("--store", hidden=True, help="Every command takes it; not needed here.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes.")]
 Debug = Annotated[bool, typer.Option("--debug", help="On an error, show where it comes from.")]
 Encoding = Annotated[str, typer.Option(help="How the file spells its characters, e.g. latin-1.")]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @app.command()
 def check(
-    data: Annotated[str, typer.Argument(help="csv, tsv, jsonl or parquet, also .gz or .xz.")],
+    data: Annotated[str, typer.Argument(help="csv, tsv, jsonl, parquet, txt, conll, SQuAD's json, also .gz or .xz.")],
     validation: Annotated[str | None, typer.Option(help="Validation file, looked at for leakage.")] = None,
     base: options.BaseOption = "minilm",
     kind: Annotated[
@@ -30,6 +30,7 @@ def check(
     seed: Annotated[int, typer.Option()] = 0,
     form: Annotated[Format, typer.Option("--format")] = Format.table,
     quiet: options.Quiet = False,
+    store: options.NoStore = None,
     debug: options.Debug = False,
 ) -> None:
     """What is in this file, what `train` would do with it, and what looks wrong."""

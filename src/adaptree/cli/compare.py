@@ -50,6 +50,7 @@ def compare(
     retry: Annotated[bool, typer.Option("--retry", help="Run the cells that failed once more.")] = False,
     form: Annotated[Format, typer.Option("--format")] = Format.table,
     quiet: options.Quiet = False,
+    store: options.NoStore = None,
     debug: options.Debug = False,
 ) -> int:
     """Compare methods on your data: score against trained parameters, as a table and a figure."""

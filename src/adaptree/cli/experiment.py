@@ -33,6 +33,7 @@ def experiment(
     base: options.BaseOption = "minilm",
     threads: options.Threads = None,
     quiet: options.Quiet = False,
+    store: options.NoStore = None,
     debug: options.Debug = False,
 ) -> int:
     """Run one of the papers' experiments on real data; what is done is kept, and the same command goes on."""
@@ -57,5 +58,5 @@ def experiment(
             f"stopped; the cells that are done are kept in '{place}'.", hint="The same command goes on."
         ) from None
     out().print(page, soft_wrap=True, markup=False, highlight=False)
-    say(f"{place / 'table.md'}   {place / 'figure.png'}", quiet)
+    say("   ".join(map(str, [place / "table.md", *sorted(place.glob("*.png"))])), quiet)
     return 0

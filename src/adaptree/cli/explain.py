@@ -10,7 +10,7 @@ import typer
 
 from adaptree.cli import app as options
 from adaptree.cli.app import app
-from adaptree.cli.predict import tell_cut
+from adaptree.cli.predict import a_file, tell_cut
 from adaptree.cli.show import Format, emit, emit_one, out, say
 from adaptree.errors import UsageError
 
@@ -18,8 +18,10 @@ from adaptree.errors import UsageError
 @app.command()
 def explain(
     task: Annotated[str, typer.Argument(help="A fused task's name, or a composition with one: stack(lang/qu, fused).")],
-    texts: Annotated[list[str] | None, typer.Argument(help="Texts; the two of a pair are separated by a tab.")] = None,
-    file: Annotated[str | None, typer.Option("--file", help="A data file, in the place of texts.")] = None,
+    texts: Annotated[
+        list[str] | None, typer.Argument(help="Texts, the two of a pair separated by a tab; or a data file.")
+    ] = None,
+    file: Annotated[str | None, typer.Option("--file", help="The same, said by name.")] = None,
     folder: Annotated[
         Path | None, typer.Option("--out", help="Also draw it: attention.svg and attention.png in this folder.")
     ] = None,
@@ -49,10 +51,12 @@ def explain(
     from adaptree.opening import open_task
     from adaptree.store import Store
 
+    if file is None and (named := a_file(texts)) is not None:
+        file, texts = named, None
     if (file is None) == (not texts):
-        raise UsageError("give either texts or --file.", hint='adaptree explain TASK "some text"')
+        raise UsageError("give either texts or a data file.", hint='adaptree explain TASK "some text"')
     if mask and file is None:
-        raise UsageError("--mask scores a labelled file.", hint=f"adaptree explain {task} --file DATA --mask")
+        raise UsageError("--mask scores a labelled file.", hint=f"adaptree explain {task} DATA --mask")
     if mask and form is Format.csv:
         raise UsageError("--mask is a second table, which csv has no room for.", hint="--format json")
     bound = open_task(

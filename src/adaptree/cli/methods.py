@@ -15,6 +15,8 @@ from adaptree.cli.show import Format, emit, out
 def methods(
     base: options.BaseOption = "minilm",
     form: Annotated[Format, typer.Option("--format")] = Format.table,
+    store: options.NoStore = None,
+    quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
     """The ways of tuning: what each trains, what that costs on a base, and when to choose it."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import shlex
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -49,6 +51,10 @@ def predict(
 
     if (file is None) == (not texts):
         raise UsageError("give either texts or --file.", hint='adaptree predict TASK "some text"')
+    if (named := a_file(texts)) is not None:
+        raise UsageError(
+            f"'{named}' is a file.", hint=f"adaptree predict {shlex.quote(task)} --file {shlex.quote(named)}"
+        )
     bound = open_task(
         Store(store), task, base=base, device=device, threads=threads, trust_remote_code=trust_remote_code,
         allow_pickle=allow_pickle, int8=int8,
@@ -71,6 +77,19 @@ def predict(
     else:
         emit(({**answer.columns(), "text": line} for line, answer in pairs), form)
     tell_cut(bound, quiet)
+
+
+def a_file(texts: list[str] | None) -> str | None:
+    """The data file that stands alone where texts would, if one does."""
+    from adaptree.data.read import FORMATS, UNPACK
+
+    if texts is None or len(texts) != 1 or "\n" in texts[0]:
+        return None
+    try:
+        path = Path(texts[0])
+        return texts[0] if path.suffix.lower() in (*FORMATS, *UNPACK) and path.is_file() else None
+    except (OSError, ValueError):  # too long a name for a file, for one
+        return None
 
 
 def tell_cut(bound: Any, quiet: bool) -> None:

@@ -26,7 +26,10 @@ Epochs = Annotated[int | None, typer.Option(help="Passes over the data. Default:
 Lr = Annotated[float | None, typer.Option(help="Peak learning rate. Default: the method's.")]
 MaxLength = Annotated[int | None, typer.Option(help="Longest text in tokens. Default: 256.")]
 MaxSteps = Annotated[int | None, typer.Option(help="Stop after this many batches.")]
-Metric = Annotated[str | None, typer.Option(help="What chooses the best epoch. Default: accuracy or pearson.")]
+Metric = Annotated[
+    str | None,
+    typer.Option(help="What chooses the best epoch. Default: the kind's own: accuracy, pearson, f1 or perplexity."),
+]
 Pooling = Annotated[str | None, typer.Option(help="mean, first or last. Default: as the base was pretrained.")]
 ClassWeights = Annotated[bool, typer.Option("--class-weights", help="Give rare labels the same say.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped or killed.")]

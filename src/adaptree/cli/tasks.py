@@ -37,7 +37,11 @@ def list_(
 
 @app.command()
 def history(
-    task: str, store: options.StoreOption = None, form: FormatOption = Format.table, debug: options.Debug = False
+    task: Annotated[str, typer.Argument(help="A task's name.")],
+    store: options.StoreOption = None,
+    form: FormatOption = Format.table,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
 ) -> None:
     """All versions of a task."""
     from adaptree.store import Store
@@ -50,6 +54,7 @@ def show(
     task: Annotated[str, typer.Argument(help="A task's name, or name@version.")],
     store: options.StoreOption = None,
     form: FormatOption = Format.table,
+    quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
     """A task's card, or with --format json its whole record."""

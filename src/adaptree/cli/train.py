@@ -10,6 +10,7 @@ import typer
 from adaptree.cli import app as options
 from adaptree.cli import runs
 from adaptree.cli.app import app
+from adaptree.cli.config import Config
 from adaptree.cli.show import Format, Progress, emit, emit_one, out, say, size
 from adaptree.errors import UsageError
 
@@ -17,7 +18,10 @@ from adaptree.errors import UsageError
 @app.command()
 def train(
     data: Annotated[
-        list[str], typer.Argument(help="csv, tsv, jsonl or parquet, also .gz or .xz; several with --joint.")
+        list[str],
+        typer.Argument(
+            help="csv, tsv, jsonl, parquet, txt, conll, SQuAD's json, also .gz or .xz; several with --joint."
+        ),
     ],
     name: Annotated[str, typer.Option("--name", help="The task's name.")],
     base: options.BaseOption = "minilm",
@@ -28,7 +32,7 @@ def train(
         str | None, typer.Option("--on", help="Train on top of this task, or composition, which stays as it is.")
     ] = None,
     size_: Annotated[
-        int | None, typer.Option("--size", help="The method's main number: the bottleneck's width.")
+        int | None, typer.Option("--size", help="The method's main number: a bottleneck's width, LoRA's rank, …")
     ] = None,
     layers: Annotated[str | None, typer.Option(help="Only these layers: 3-5, 0,2,4 or top:2.")] = None,
     kind: runs.Kind = None,
@@ -68,7 +72,7 @@ def train(
     device: options.Device = "auto",
     threads: options.Threads = None,
     fast: Annotated[
-        bool, typer.Option("--fast", help="Fewer layers and quicker steps, where that costs no score.")
+        bool, typer.Option("--fast", help="Fewer layers and quicker steps: a little less score, if any.")
     ] = False,
     search: Annotated[
         int | None, typer.Option(min=1, help="First try so many settings (lr, size, epochs) on a part of the data.")
@@ -79,6 +83,7 @@ def train(
     temperature: Annotated[
         float | None, typer.Option(help="Of --joint: at 1 (default) each row once, the larger the more even.")
     ] = None,
+    config: Config = None,
     resume: runs.Resume = False,
     tensorboard: Annotated[Path | None, typer.Option(help="Also write the curves to this folder.")] = None,
     trust_remote_code: options.TrustRemoteCode = False,

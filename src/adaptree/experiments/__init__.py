@@ -1,4 +1,4 @@
-"""The experiments: each is one file that trains its cells on real data and writes a table and a figure.
+"""The experiments: each is one file that trains its cells on real data and writes a table, most a figure too.
 
 A cell that is done is kept, and the same command goes on where it stopped.
 """
@@ -12,6 +12,7 @@ from typing import Any
 from adaptree.errors import UsageError, near
 from adaptree.experiments.tasks import Asked
 
+ONE_SEED = ("languages", "transfer")
 NAMES = ("comparison", "fast", "fusion", "kinds", "languages", "layers", "transfer")
 
 
@@ -24,6 +25,8 @@ def run(name: str, data: Path, out: Path, **more: Any) -> str:
     """Run what is missing of an experiment; the answer is its table. `more` are the further fields of `Asked`."""
     if name not in NAMES:
         raise UsageError(f"no experiment '{name}'.", hint=near(name, NAMES) or f"There are: {', '.join(NAMES)}.")
+    if name in ONE_SEED and more.get("seeds") not in (None, 1):
+        raise UsageError(f"the experiment '{name}' is of one seed.", hint="Leave out --seeds.")
     return str(_module(name).run(Asked(data, out, **more)))
 
 

@@ -35,7 +35,7 @@ class Pfeiffer(Bottleneck):
     name: ClassVar[str] = "pfeiffer"
     paper: ClassVar[str] = "Pfeiffer et al. 2021, AdapterFusion (A.2); 2020, MAD-X (§4.1)"
     trains: ClassVar[str] = "one bottleneck a layer, the head"
-    choose: ClassVar[str] = "To stack or fuse tasks later, or for half the size of houlsby."
+    choose: ClassVar[str] = "To stack or fuse tasks later, or for half of houlsby's adapters."
     roles: ClassVar[tuple[str, ...]] = ("feedforward",)
 
     activation: str = "relu"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -161,18 +162,21 @@ def _fitting(store: Store, base: Base, table: Table) -> tuple[dict[str, Record],
         elif record.data.get("digest") == table.digest:
             own[name] = record
             skipped[name] = "was trained on this very data, and knows its answers"
-        elif saw := next((each for each in _related(record) if _digest(store, each) == table.digest), None):
+        elif saw := next((each for each, digest in _related(record, store) if digest == table.digest), None):
             skipped[name] = f"was trained together with '{saw}', or made of it, which is of this very data"
         else:
             fitting[name] = record
     return fitting, skipped, own
 
 
-def _related(record: Record) -> Iterable[str]:
-    """The tasks that this one shares adapters with, stands on, or is made of."""
+def _related(record: Record, store: Store) -> Iterator[tuple[str, str | None]]:
+    """The tasks that this one shares adapters with, stands on, or is made of, each with the digest of its data."""
+    joint = record.extra.get("joint", {})
+    for name, digest in zip_longest(joint.get("tasks", ()), joint.get("data", ())):
+        yield name, digest or _digest(store, name)
     made = record.extra.get(MADE_OF)
-    names = compose.parse(made).names if made else ()
-    return [*record.extra.get("joint", {}).get("tasks", ()), *record.extra.get(NEEDS, ()), *names]
+    for name in (*record.extra.get(NEEDS, ()), *(compose.parse(made).names if made else ())):
+        yield name, _digest(store, name)
 
 
 def _digest(store: Store, reference: str) -> str | None:

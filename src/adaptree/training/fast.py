@@ -22,7 +22,7 @@ MOST_TOKENS = 512
 def preset(
     method: Method, settings: Settings, base: Base, data: Data, note: Callable[[str], None]
 ) -> tuple[Method, Settings]:
-    """The same method in fewer layers and quicker steps, where that is known to cost nothing."""
+    """The same method in fewer layers and quicker steps, as far as little is known to be lost."""
     if method.layers is not None or method.name == "top":
         raise UsageError(
             f"--fast chooses the layers, and {method} says which.", hint="Leave out --fast, or the layers."
@@ -41,5 +41,7 @@ def preset(
         settings = replace(settings, precision="bf16")
         did.append("steps are computed in bf16")
     settings = replace(settings, most_tokens=settings.most_tokens or MOST_TOKENS)
-    note(f"--fast: {', and '.join(did)}." if did else "--fast changes nothing here.")
+    if settings.most_tokens == MOST_TOKENS and not method.outside:
+        did.append(f"at most {MOST_TOKENS} tokens are computed at once")
+    note(f"--fast: {', '.join(did)}." if did else "--fast changes nothing here.")
     return method, settings

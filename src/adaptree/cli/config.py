@@ -1,0 +1,50 @@
+"""Options of a command from a file: --config run.toml"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from adaptree.errors import UsageError, near
+
+
+def _from_config(context: typer.Context, path: str | None) -> str | None:
+    """Take a toml file's values for the options that the command line leaves out."""
+    if path is None:
+        return None
+    try:
+        with Path(path).open("rb") as file:
+            said = tomllib.load(file)
+    except OSError as error:
+        raise UsageError(f"'{path}' cannot be read: {error.strerror}.", hint="--config run.toml") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"'{path}' is not toml: {error}.", hint='A line is: name = "value"') from error
+    options = {
+        word.lstrip("-"): option
+        for option in context.command.params
+        for word in option.opts
+        if word.startswith("--") and word not in ("--config", "--help")
+    }
+    found: dict[str, Any] = {}
+    for name, value in said.items():
+        option = options.get(name.replace("_", "-"))
+        if option is None or option.name is None:
+            hint = near(name.replace("_", "-"), options) or "adaptree train --help lists them."
+            raise UsageError(f"'{path}' has '{name}', which is no option of this command.", hint=hint)
+        if isinstance(value, dict | list) or isinstance(value, bool) != bool(getattr(option, "is_flag", False)):
+            wanted = "true or false" if getattr(option, "is_flag", False) else "one value"
+            raise UsageError(f"'{name}' in '{path}' is not {wanted}.")
+        found[option.name] = value if isinstance(value, bool) else str(value)
+    context.default_map = {**(context.default_map or {}), **found}
+    return path
+
+
+Config = Annotated[
+    str | None,
+    typer.Option(
+        "--config", callback=_from_config, is_eager=True, help="Options from a toml file; the command line goes first."
+    ),
+]
