@@ -20,7 +20,7 @@ from adaptree.composing import compose
 from adaptree.errors import CompositionError, StoreError, TaskNotFound, UsageError, WrongBase
 from adaptree.store import Store
 from adaptree.store.places import remember, run_folder
-from adaptree.task import FUSES, MADE_OF, NEEDS, ON, Task
+from adaptree.task import FUSES, MADE_OF, NEEDS, ON, SAW, Task
 from tests.bases import tiny_base, words_csv
 
 TEXTS = ["the lion and a plum", "new saw near the bear today", "apple"]
@@ -90,7 +90,8 @@ def test_an_average_is_an_ordinary_task_with_the_mean_of_the_weights(world: Worl
     assert set(made.weights) == set(a)
     for name, tensor in made.weights.items():
         assert off(tensor, 0.25 * a[name] + 0.75 * b[name]) < 1e-6
-    assert made.record.extra == {MADE_OF: "average(a@1, b@1, weights=[0.25, 0.75])"}
+    saw = {store["a"].record.data["digest"]: "b@1"}  # they have one file, and the last is named
+    assert made.record.extra == {MADE_OF: "average(a@1, b@1, weights=[0.25, 0.75])", SAW: saw}
     assert made.record.method == store["a"].record.method
     assert made.record.labels == store["a"].record.labels
     assert made.record.parameters == store["a"].record.parameters

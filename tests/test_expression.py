@@ -116,6 +116,8 @@ def test_a_task_may_be_called_like_a_block() -> None:
         ("fuse(a, stack(b))", "stack cannot stand inside fuse.*fuse takes names"),
         ("stack(fuse(a, b), c)", "Train it first: adaptree compose"),
         ("stack(lang/qu, parallel(a, b))", r"Write parallel\(stack\(lang/qu, a\), stack\(lang/qu, b\)\)"),
+        ("stack(parallel(a, b), c)", r"Write parallel\(stack\(a, c\), stack\(b, c\)\)"),
+        ("stack(x, rows(a, b), y)", r"Write rows\(stack\(x, a, y\), stack\(x, b, y\)\)"),
         ("average(drop(a, layers='0'), b)", "Write drop"),
         ("average(a, b, weights=[1, 2])", r"sum up to 3, not to 1.*weights=\[0.3333, 0.6667\]"),
         ("average(a, b, weights=[1])", "2 parts and 1 weights"),
@@ -191,3 +193,13 @@ def test_what_is_fused_may_say_its_regularisation() -> None:
     assert said == fuse("a", "b", regularisation=0.5)
     assert said.to_json() == {"fuse": ["a", "b"], "regularisation": 0.5}
     assert said != fuse("a", "b")
+    assert parse(repr(fuse("a", "b", regularisation=np.float64(0.1)))) == fuse("a", "b", regularisation=0.1)
+
+
+@pytest.mark.parametrize("option", ["weights", "regularisation"])
+def test_whole_numbers_of_hundreds_of_digits_are_refused_in_one_line(option: str) -> None:
+    huge = 10**400
+    value = {"average": ["a", "b"], "weights": [huge, 1]} if option == "weights" else {"fuse": ["a", "b"], option: huge}
+    with pytest.raises(CompositionError, match=option) as error:
+        from_json(value)
+    assert len(str(error.value)) < 200

@@ -16,6 +16,7 @@ from adaptree.errors import UsageError
 from adaptree.kinds import Classify, Regress
 from adaptree.methods import METHODS, parse
 from adaptree.task import Task
+from tests import tiny
 from tests.bases import tiny_base, words_csv
 
 
@@ -182,3 +183,10 @@ def test_predict_and_evaluate_take_int8_from_the_command_line(
     assert "int8 changes 60 of the first 60 answers" in err
     assert "Traceback" not in err
     assert not out
+
+
+def test_a_base_without_linear_maps_is_refused(base: Any, task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert quantise(tiny.model("gpt2")) == 0  # its maps are another class
+    monkeypatch.setattr("adaptree.base.bound.quantise", lambda module: 0)
+    with pytest.raises(UsageError, match="bert has no linear maps that int8 is for"):
+        base.bind(task, int8=True)

@@ -19,12 +19,12 @@ import adaptree as at
 from adaptree.base import Base, load_base
 from adaptree.cli import main
 from adaptree.core import sparse
-from adaptree.errors import CompositionError, MethodError, TaskNotFound
+from adaptree.errors import CompositionError, MethodError, TaskNotFound, TrainingError
 from adaptree.methods.sparse import POSITIONS, VALUES, universe
 from adaptree.store import Store
 from adaptree.task import Task
 from adaptree.training import loop
-from tests.bases import WORDS, tiny_base
+from tests.bases import WORDS, tiny_base, words_csv
 
 LANGUAGE = "pfeiffer(size=8, invertible=true)"
 ENGLISH = [("lion", "wolf"), ("apple", "pear"), ("hammer", "saw")]
@@ -205,6 +205,15 @@ def test_a_language_without_a_coupling_of_its_own_has_no_inverse(exact: Base, sh
     assert difference(found[:, 0], expected) < 1e-6
 
 
+def test_a_coupling_that_was_dropped_inside_is_not_inverted(exact: Base, shaken: dict[str, Task]) -> None:
+    depth = exact.host.sites.depth
+    whole = f"drop(lang/en, layers='0-{depth - 1}')"
+    nested = f"drop(stack(drop(lang/en, layers='0')), layers='1-{depth - 1}')"
+    texts = ["lion [MASK] apple pear"]
+    found = [exact.bind(text, tasks=shaken).logits(texts) for text in (whole, nested)]
+    assert torch.equal(*found)
+
+
 # training
 
 
@@ -271,6 +280,46 @@ def test_a_run_on_a_language_resumes_with_the_same_bits(
         at.train(data, store=store, name="killed", on_event=kill, **options)
     again = at.train(data, store=store, name="killed", resume=True, **options).task
     assert bits(again) == bits(whole)
+
+
+def test_a_run_is_not_resumed_over_other_weights_of_that_name(
+    store: Store, base: Base, data: Path, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"base": base, "method": "pfeiffer:4", "on": "low", "epochs": 3, "baselines": False}
+    kept = Store(tmp_path)
+
+    class Killed(Exception):
+        pass
+
+    def kill(event: dict[str, Any]) -> None:
+        if event["event"] == "epoch":
+            raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+        at.train(data, base=base, method="pfeiffer:4", epochs=1, store=kept, name="low", baselines=False)
+        with pytest.raises(Killed):
+            at.train(data, store=kept, name="upper", on_event=kill, **options)
+    kept.remove("low", force=True)
+    at.train(data, base=base, method="pfeiffer:4", epochs=1, seed=1, store=kept, name="low", baselines=False)
+    assert kept["low"].record.reference == "low@1"
+    with pytest.raises(TrainingError, match="had other data or settings"):
+        at.train(data, store=kept, name="upper", resume=True, **options)
+
+
+@pytest.mark.parametrize("layers", ["0-5", "top:2"])
+def test_fast_leaves_no_layer_alone_that_the_task_below_acts_in(tmp_path: Path, layers: str) -> None:
+    data = words_csv(tmp_path / "words.csv", 60)
+    six, store, notes = load_base(tiny_base(tmp_path / "six", layers=6)), Store(tmp_path / "store"), list[str]()
+    options: dict[str, Any] = {"base": six, "epochs": 1, "store": store, "baselines": False}
+    at.train(data, method=f"pfeiffer(size=4, layers='{layers}')", name="low", **options)
+    at.train(data, method="pfeiffer:4", on="low", fast=True, name="quick", **options,
+             on_event=lambda event: notes.append(str(event.get("text", ""))))  # fmt: skip
+    everywhere = layers == "0-5"
+    said = "all layers are trained; what this task is trained on acts in all of them"
+    assert any(said in note for note in notes) == everywhere
+    assert any("the others computed once" in note for note in notes) != everywhere
+    assert ("layers" in store["quick"].record.method) != everywhere
 
 
 def test_norms_on_both_are_refused(store: Store, base: Base, data: Path) -> None:

@@ -17,6 +17,7 @@ import adaptree as at
 from adaptree import api
 from adaptree.base import Base, load_base
 from adaptree.cli import main
+from adaptree.composing import compose
 from adaptree.errors import AdaptreeError, BadName, TaskNotFound, UsageError, WrongBase
 from adaptree.opening import open_task
 from adaptree.rebase import rebase
@@ -27,7 +28,7 @@ from tests.bases import tiny_base, words_csv
 TEXTS = ["the lion and a plum", "new saw near the bear today", "apple"]
 RARE = "drill"
 """A word that is in none of the texts."""
-METHODS = ("pfeiffer(size=8, invertible=true)", "houlsby:8", "lt_sft:0.05", "bitfit", "lora:2", "head")
+METHODS = ("pfeiffer(size=8, invertible=true)", "houlsby:8", "lt_sft:0.05", "rand_sft:0.05", "bitfit", "lora:2", "head")
 
 
 def moved(source: Path, target: Path, *names: str, by: float = 0.05, row: int | None = None) -> Path:
@@ -271,6 +272,35 @@ def test_prediction_warns_until_the_task_is_evaluated_there(
     assert {path: path.read_bytes() for path in store.path_of("words").iterdir()} == files, "a version never changes"
     rebase(store, "words@1", target)
     assert len(warned(store, "words", target)) == 1, "a new version is a new one"
+
+
+def test_a_score_without_some_layers_is_none_of_the_task(store: Store, target: Base, data: Path) -> None:
+    rebase(store, "words", target)
+    api.evaluate(target.bind("drop(words, layers='0')", tasks=store), data, store=store)
+    assert store.marks("words") == frozenset()
+    elsewhere = Store(store.path / "elsewhere")
+    assert api.evaluate(target.bind(store["words"]), data, store=elsewhere)["rows"] > 0
+
+
+@pytest.mark.filterwarnings("ignore:.*nobody has scored it yet")
+def test_what_is_made_of_an_unscored_task_warns_too(store: Store, target: Base, data: Path) -> None:
+    rebase(store, "words", target)
+    at.train(data, base=target, method=METHODS[0], epochs=1, seed=1, store=store, name="here", baselines=False)
+    for text, name in (("average(here, words)", "first"), ("average(words, here)", "second")):
+        made = compose(text, name=name, store=store, base=target).task
+        assert made.record.extra["rebased"]["metrics"] == {}
+        (said,) = warned(store, name, target)
+        assert f"evaluate {name}@1 DATA" in said
+    api.evaluate(target.bind(store["words"]), data, store=store)
+    assert "rebased" not in compose("average(here, words)", name="third", store=store, base=target).task.record.extra
+
+
+def test_a_part_that_was_put_back_under_another_number_is_warned_of(store: Store, target: Base, data: Path) -> None:
+    part = rebase(store, "words", target, name="part")
+    at.train(data, base=target, method="pfeiffer:4", on="part", epochs=1, store=store, name="top", baselines=False)
+    store.remove("part@1", force=True)
+    assert store.add(part).record.reference == "part@2"
+    assert len(warned(store, "top", target)) == 1
 
 
 def test_marks_lie_beside_a_version_and_disturb_nothing(store: Store, target: Base) -> None:

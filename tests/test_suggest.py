@@ -304,6 +304,38 @@ def test_what_is_made_of_a_task_of_this_very_data_is_not_ranked(
     assert "'own@1'" in told.skipped["made"]
 
 
+def test_what_is_made_of_it_at_any_remove_is_not_ranked_either(
+    store: Store, base: Base, tmp_path: Path, mine: Path
+) -> None:
+    kept = Store(tmp_path / "store")
+    for name in ("same", "own", "other"):
+        kept.add(store[name])
+    few = {**LEARN, "epochs": 1}
+    compose("average(same, own)", name="made", store=kept, base=base)
+    compose("average(made, same)", name="far", store=kept, base=base)
+    more = words_csv(tmp_path / "more.csv", 60, seed=8)
+    api.train(more, name="fused", base=base, store=kept, method="fuse(own, other)", **few)
+    api.train(more, name="upper", base=base, store=kept, method="pfeiffer:4", on="fused", **few)
+    joint.train([mine, more], name="both", base=base, store=kept, method="pfeiffer:16", **few)
+    compose("average(same, both/more)", name="joined", store=kept, base=base)
+    for name in ("own", "made", "both/my-new-words"):
+        kept.remove(name, force=True)  # what was learned from it stays learned
+    told = suggest(mine, kept, base)
+    assert sorted(gain.task for gain in told.gains) == ["other", "same"]
+    assert {"far", "fused", "upper", "joined", "both/more"} <= set(told.skipped)
+
+
+def test_an_average_is_not_taken_for_the_data_s_own_adapter(
+    store: Store, base: Base, tmp_path: Path, mine: Path
+) -> None:
+    kept = Store(tmp_path)
+    for name in ("same", "own"):
+        kept.add(store[name])
+    compose("average(own, same)", name="zed", store=kept, base=base)
+    told = suggest(mine, kept, base)
+    assert "zed" not in told.fuse
+
+
 def test_adapters_in_other_layers_are_not_fused_together(store: Store, base: Base, tmp_path: Path, mine: Path) -> None:
     kept = Store(tmp_path)
     kept.add(store["same"])

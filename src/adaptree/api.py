@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -129,7 +130,8 @@ def train(
     base = base_of(base, device, threads, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
     below.check(base.fingerprint, base.name)
     if fast:
-        how, asked = preset(how, asked, base, table, lambda text: on_event(_note(text)))
+        under = partial(below.under, device=base.device)
+        how, asked = preset(how, asked, base, table, lambda text: on_event(_note(text)), under)
     how.chosen(base.host.sites)
     whole = below.under(how, base.device)
     chosen = asked.resolved(
@@ -173,7 +175,7 @@ def train(
             trained = below.under(method, base.device)
             return fit(base, trained, goal, (source, first), (source, held), settings, cover=rest, on_event=watch)
 
-        same = (table.digest, first.tobytes(), held.tobytes(), base.fingerprint, str(whole))
+        same = (table.digest, first.tobytes(), held.tobytes(), base.fingerprint, repr(whole))
         how, chosen, tried = run_search(
             search, how, chosen, base.width, trial, identity=same, device=base.device, folder=folder, resume=resume,
             on_event=on_event,
@@ -263,7 +265,8 @@ def evaluate(
     like = _Form(bound.task.record)
     table = open_data(data, text=text, pair=text_pair, label=label, encoding=encoding, like=like, unknown=True)
     scores, spans = score(bound, Part(table, np.arange(len(table))))
-    if store is not None and REBASED in bound.task.record.extra and len(bound.composition.tasks) == 1:
+    itself = isinstance(bound.composition.expression, Name) and len(bound.composition.tasks) == 1
+    if store is not None and REBASED in bound.task.record.extra and itself and bound.task.record.reference in store:
         store.mark(bound.task.record.reference, EVALUATED)
     said = _result_of(bound)
     del said["baselines"]  # those are of other rows
@@ -338,13 +341,15 @@ def _result_of(bound: Bound) -> dict[str, Any]:
     expression = bound.composition.expression
     if isinstance(expression, Name):
         return said
-    tasks = {task.record.reference: task for task in bound.composition.tasks}
-    records = [task.record for task in tasks.values()]
+    tasks = list(
+        {(task.record.reference, task.record.digest or id(task)): task for task in bound.composition.tasks}.values()
+    )
+    records = [task.record for task in tasks]
     return {
         **said,
         "task": repr(expression),
         "version": None,
-        "parts": list(tasks),
+        "parts": [record.reference for record in records],
         "method": bound.spelled,
         "parameters": {
             **said["parameters"],
@@ -354,7 +359,7 @@ def _result_of(bound: Bound) -> dict[str, Any]:
             },
         },
         "trained_percent": sum(record.trained_percent for record in records),
-        "bytes": sum(task.bytes for task in tasks.values()),
+        "bytes": sum(task.bytes for task in tasks),
         "seconds": sum(record.seconds for record in records),
         "seed": None,
     }

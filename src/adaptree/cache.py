@@ -11,7 +11,7 @@ from pathlib import Path
 def folder() -> Path:
     """`ADAPTREE_CACHE`, else adaptree's part of the user's cache folder."""
     if path := os.environ.get("ADAPTREE_CACHE"):
-        return Path(path)
+        return Path(path).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "adaptree"
 
 

@@ -14,17 +14,17 @@ from adaptree.compose.blocks import Block
 from adaptree.errors import CompositionError, UsageError
 from adaptree.methods import parse as parse_method
 from adaptree.methods.sparse import POSITIONS
-from adaptree.opening import open_task
+from adaptree.opening import EVALUATED, REBASED, open_task
 from adaptree.sites import parse_layers
-from adaptree.task import FUSES, MADE_OF, NEEDS, ON, Record, Task, check_name
-from adaptree.training.ground import Ground
+from adaptree.task import FUSES, MADE_OF, NEEDS, ON, SAW, Record, Task, check_name
+from adaptree.training.ground import Ground, saw
 
 if TYPE_CHECKING:
     from adaptree.base import Base, Bound
     from adaptree.store import Store
 
 TOLERANCE = 1e-6
-_OF_THE_RUN = (ON, FUSES, NEEDS, "insight", "search")
+_OF_THE_RUN = (ON, FUSES, NEEDS, SAW, REBASED, "insight", "search", "joint")
 
 
 def compose(
@@ -63,7 +63,8 @@ def compose(
     if data is not None:
         return api.train(data, name=name, method=pinned, base=base, store=where, on_event=on_event, **settings)
     made = _made(pinned, {task.record.reference: task for task in found.values()}, base)
-    return base.bind(where.add(_probed(_kept(made, name, pinned), base, wanted)))
+    came = next((of for task in found.values() if (of := _unscored(task.record, where))), {})
+    return base.bind(where.add(_probed(_kept(made, name, pinned, {SAW: saw(found.values()), **came}), base, wanted)))
 
 
 def made_of(record: Record) -> str:
@@ -196,7 +197,15 @@ def _flat(expression: Expression) -> list[Expression]:
     return [each for part in expression.parts for each in _flat(part)]
 
 
-def _kept(made: Task, name: str, pinned: Expression) -> Task:
+def _unscored(record: Record, store: Store) -> dict[str, Any]:
+    """That a part was put into this base from another and never scored here, which holds for what is made of it too."""
+    came = record.extra.get(REBASED)
+    if came is None or EVALUATED in store.marks(record.reference):
+        return {}
+    return {REBASED: {**came, "reference": record.reference, "metrics": {}}}
+
+
+def _kept(made: Task, name: str, pinned: Expression, more: Mapping[str, Any]) -> Task:
     """The task under its own name, without what was said of other weights, and with the tasks that it needs."""
     extra = made.record.extra
     said = {key: extra[key] for key in (ON, FUSES) if extra.get(key)}
@@ -219,6 +228,7 @@ def _kept(made: Task, name: str, pinned: Expression) -> Task:
         extra={
             **{key: value for key, value in extra.items() if key not in _OF_THE_RUN},
             **ground.extra,
+            **more,
             MADE_OF: repr(pinned),
         },
     )

@@ -118,6 +118,7 @@ def attention(bound: Bound, inputs: Any) -> Attention:
                     sums[layer] += row[:length].sum(0) / calls
         count += len(some)
         tokens += sum(map(sum, lengths))
+    bound.truncated += watched.truncated
     if not tokens:
         raise UsageError("there is nothing to explain: no text was given.", hint='adaptree explain TASK "some text"')
     layers = tuple(sorted(sums))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,10 +109,11 @@ def _named(store: Store, composition: str | Expression) -> dict[str, Task]:
     for other in others:
         if other.record.base["fingerprint"] != first.record.base["fingerprint"]:
             a, b = first.record, other.record
+            there = shlex.quote(bases_of(store).get(a.base["fingerprint"], a.base["name"]))
             raise WrongBase(
                 f"'{a.name}' was trained on the base {a.base['name']} and '{b.name}' on another, {b.base['name']}: "
                 f"{expression!r} has no base to run on.",
-                hint=f"Compose tasks of one base, or: adaptree rebase {b.name} --base {a.base['name']}",
+                hint=f"Compose tasks of one base, or: adaptree rebase {b.reference} --base {there}",
             )
     return tasks
 
@@ -119,7 +121,8 @@ def _named(store: Store, composition: str | Expression) -> dict[str, Task]:
 def _warn_of_rebased(store: Store, bound: Bound) -> None:
     """Say which tasks were put into another base and never scored there."""
     for record in (task.record for task in bound.composition.tasks):
-        if REBASED in record.extra and EVALUATED not in store.marks(record.reference):
+        marks = store.marks(record.reference) if record.reference in store else ()
+        if REBASED in record.extra and EVALUATED not in marks:
             text = (
                 f"'{record.name}' was trained on {record.extra[REBASED]['from']} and put into {record.base['name']}, "
                 f"where nobody has scored it yet.  adaptree evaluate {record.reference} DATA"

@@ -114,13 +114,14 @@ def _other_weights(task: Task, base: Base) -> str:
     import torch
 
     from adaptree import kinds
+    from adaptree.methods.sparse import POSITIONS
 
     method: Method = parse(task.record.method)
     generator = torch.Generator().manual_seed(0)
     kind = kinds.for_record(task.record, base.encoder)
     here: dict[str, Tensor] = kind.init(base.width, generator)
     own: Mapping[str, Tensor] = {key: t for key, t in task.weights.items() if key.startswith("head.")}
-    if method.stages == 1:  # else what is kept are positions, which have no names
+    if method.stages == 1 and POSITIONS not in task.weights:  # else they are by position, and have no names
         here |= method.init(base.host.sites, base.host.backbone, generator)
         own = task.weights
     for key in (*own, *here):

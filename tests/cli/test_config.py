@@ -51,6 +51,8 @@ def test_a_file_says_what_the_command_line_leaves_out(
         ("epochs = 2.5", "Invalid value for '--epochs'"),
         ("seed = 'many'", "Invalid value for '--seed'"),
         ("epochs: 3", "is not toml"),
+        ("batch_size = 4\nbatch-size = 8", "says 'batch-size' twice"),
+        ("debug = true", "has 'debug', which is no option"),
         ("config = 'other.toml'", "has 'config', which is no option"),
     ],
 )

@@ -64,7 +64,7 @@ class Bound:
             raise WrongBase(
                 f"the task '{record.name}' was trained on another base, {record.base.get('name')}, "
                 f"not on {self.base.name}.",
-                hint=f"Load that one: --base {record.base.get('name')}",
+                hint=f"Load the one that it is of: --base {record.base.get('name')}, or where that is.",
             )
 
     def _place(self, parts: Parts) -> tuple[Plan | None, Host | None]:
@@ -75,8 +75,8 @@ class Bound:
             return host.hook(plan), None
         tree = Host(share(host.model), host.architecture)
         tree.swap(weights)
-        if self._exact is not None:
-            quantise(tree.backbone)
+        if self._exact is not None and not quantise(tree.backbone):
+            raise UsageError(f"{host.sites.architecture} has no linear maps that int8 is for.", hint="Leave out int8.")
         tree.bind(plan)
         return None, tree
 

@@ -26,7 +26,7 @@ def _from_config(context: typer.Context, path: str | None) -> str | None:
         word.lstrip("-"): option
         for option in context.command.params
         for word in option.opts
-        if word.startswith("--") and word not in ("--config", "--help")
+        if word.startswith("--") and word not in ("--config", "--debug", "--help")
     }
     found: dict[str, Any] = {}
     for name, value in said.items():
@@ -37,6 +37,8 @@ def _from_config(context: typer.Context, path: str | None) -> str | None:
         if isinstance(value, dict | list) or isinstance(value, bool) != bool(getattr(option, "is_flag", False)):
             wanted = "true or false" if getattr(option, "is_flag", False) else "one value"
             raise UsageError(f"'{name}' in '{path}' is not {wanted}.")
+        if option.name in found:
+            raise UsageError(f"'{path}' says '{name}' twice.")
         found[option.name] = value if isinstance(value, bool) else str(value)
     context.default_map = {**(context.default_map or {}), **found}
     return path
@@ -45,6 +47,6 @@ def _from_config(context: typer.Context, path: str | None) -> str | None:
 Config = Annotated[
     str | None,
     typer.Option(
-        "--config", callback=_from_config, is_eager=True, help="Options from a toml file; the command line goes first."
+        "--config", callback=_from_config, is_eager=True, help="A toml file of options that are not given here."
     ),
 ]

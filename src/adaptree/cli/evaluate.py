@@ -48,7 +48,7 @@ def evaluate(
         return
     spans = result["intervals"]["test"]
     rows = [
-        {"metric": key, "value": value, "interval": f"{spans[key][0]:.4f} - {spans[key][1]:.4f}"}
+        {"metric": key, "value": value, "interval": "{:.4f} - {:.4f}".format(*spans[key]) if key in spans else None}
         for key, value in result["metrics"]["test"].items()
     ]
     emit(rows, form, {"metric": "", "value": result["task"], "interval": "95 %"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -56,7 +57,7 @@ def explain(
     if (file is None) == (not texts):
         raise UsageError("give either texts or a data file.", hint='adaptree explain TASK "some text"')
     if mask and file is None:
-        raise UsageError("--mask scores a labelled file.", hint=f"adaptree explain {task} DATA --mask")
+        raise UsageError("--mask scores a labelled file.", hint=f"adaptree explain {shlex.quote(task)} DATA --mask")
     if mask and form is Format.csv:
         raise UsageError("--mask is a second table, which csv has no room for.", hint="--format json")
     bound = open_task(

@@ -111,7 +111,7 @@ def train(
             changes[how.main] = size_
         how = parse(how, **changes)
     where = Store(store)
-    listeners = [] if tensorboard is None else [_tensorboard(tensorboard)]
+    listeners = [] if tensorboard is None or crew.rank() else [_tensorboard(tensorboard)]
     asked: dict[str, Any] = {
         "name": name, "base": base or "minilm", "method": how, "on": on, "kind": kind, "text": text,
         "text_pair": text_pair, "label": label, "encoding": encoding, "store": where, "resume": resume,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from adaptree.compose.together import Parts, plan_of, steps_of, weights_of
 from adaptree.errors import CompositionError
 from adaptree.methods import Action, Before, Entry, Method, Params, Plan
+from adaptree.methods.fusion import digest_of
 from adaptree.methods.pfeiffer import INVERTIBLE
 from adaptree.sites import Sites, parse_layers
 
@@ -74,6 +75,8 @@ class Dropped(Block):
 
     def left(self, sites: Sites, v: Params) -> Params:
         """What is left of an answering task's weights: without layer 0 nothing is coupled, and nothing to invert."""
+        if isinstance(inner := self.parts[-1][0], Dropped):
+            v = inner.left(sites, v)
         if 0 not in parse_layers(self.spec, sites.depth):
             return v
         return {name: tensor for name, tensor in v.items() if not name.startswith(f"{INVERTIBLE}.")}
@@ -180,10 +183,12 @@ class Raised(Block):
     below: tuple[tuple[Method, Params], ...]
     said: str
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         return f"{self.method} on {self.said}"
 
-    __str__ = __repr__
+    def __repr__(self) -> str:
+        """The spelling, and which weights are below: a run over others is another run."""
+        return f"{self.method!r} on {self.said}, {digest_of(self.below)}"
 
     def chosen(self, sites: Sites) -> tuple[int, ...]:
         return self.method.chosen(sites)

@@ -201,6 +201,11 @@ def _alike(expression: Expression, inside: Sequence[Composition], bare: bool) ->
                     f"{both} differ in {what}: their answers have no mean.",
                     hint=f"{EACH}.",
                 )
+        for what in ("several", "targets"):
+            if a.extra.get(what) != b.extra.get(what):
+                raise CompositionError(
+                    f"{both} differ in what they answer: one label or several, or other numbers.", hint=f"{EACH}."
+                )
         if isinstance(expression, Average) and not bare and a.extra.get(ON) != b.extra.get(ON):
             raise CompositionError(
                 f"{both} were trained on other tasks.",

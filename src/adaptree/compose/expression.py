@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -186,11 +187,13 @@ class Fuse(_Block):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.regularisation is not None and _is_number(self.regularisation):
+            object.__setattr__(self, "regularisation", float(self.regularisation))
         if len(set(self.inside)) < len(self.inside):
             raise CompositionError(f"{self!r} names a task twice.", hint="Name each once.")
         if self.regularisation is not None and not (_is_number(self.regularisation) and self.regularisation >= 0):
             raise CompositionError(
-                f"fuse: regularisation must be a number of at least 0, not {self.regularisation!r}.",
+                f"fuse: regularisation must be a number of at least 0, not {reprlib.repr(self.regularisation)}.",
                 hint="Leave it out for the usual 0.01.",
             )
 
@@ -335,7 +338,10 @@ def _build(block: str, parts: Sequence[Expression], options: Mapping[str, Any], 
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        return False
 
 
 def _number(word: str) -> Any:
@@ -350,9 +356,13 @@ def _numbers(weights: Any) -> tuple[float, ...]:
     """Weights as a tuple, from a list, an array or whatever else holds numbers in an order."""
     found = list(weights) if hasattr(weights, "__iter__") and not isinstance(weights, str) else [weights, None]
     found = [each.item() if hasattr(each, "item") else each for each in found]
+    unlike = CompositionError(f"weights={reprlib.repr(weights)} cannot be read.", hint="Write weights=[0.25, 0.75].")
     if any(isinstance(each, bool) or not isinstance(each, int | float) for each in found):
-        raise CompositionError(f"weights={weights!r} cannot be read.", hint="Write weights=[0.25, 0.75].")
-    return tuple(map(float, found))
+        raise unlike
+    try:
+        return tuple(map(float, found))
+    except OverflowError:
+        raise unlike from None
 
 
 def _too_deep() -> CompositionError:
@@ -383,8 +393,8 @@ def _listed(blocks: Sequence[str]) -> str:
 def _instead(outer: Expression, inner: Expression) -> str:
     """What to write for a nesting that has a meaning in another order."""
     if isinstance(inner, Parallel | Rows) and isinstance(outer, Stack):
-        below = [part for part in outer.parts if part is not inner]
-        each = ", ".join(f"stack({', '.join(map(repr, [*below, part]))})" for part in inner.parts)
+        stacks = [[part if each is inner else each for each in outer.parts] for part in inner.parts]
+        each = ", ".join(f"stack({', '.join(map(repr, parts))})" for parts in stacks)
         return f"Write {inner.block}({each})."
     if isinstance(inner, Fuse) and isinstance(outer, Fuse):
         return "Attention over attention is not learned: name all of the tasks in one fuse(…)."

@@ -59,17 +59,9 @@ class Fusion(Method):
     def __repr__(self) -> str:
         """The spelling, and which adapters where it has some: a run over others is another run."""
         spelled = super().__repr__()
-        return f"{spelled} over {len(self._parts)} adapters, {self._digest()}" if self._parts else spelled
+        return f"{spelled} over {len(self._parts)} adapters, {digest_of(self._parts)}" if self._parts else spelled
 
     __str__ = __repr__
-
-    def _digest(self) -> str:
-        found = hashlib.sha256()
-        for method, v in self._parts:
-            found.update(str(method).encode())
-            for name, tensor in sorted(v.items()):
-                found.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
-        return found.hexdigest()[:8]
 
     def over(self, parts: Sequence[tuple[Method, Params]]) -> Fusion:
         for method, _ in parts:
@@ -196,6 +188,16 @@ def apart(methods: Sequence[Method], sites: Sites) -> str:
     if closed and len({isinstance(method, Pfeiffer) for method in methods}) > 1:
         return "pfeiffer stands beside a layer's last norm, houlsby_feedforward in front of its residual add"
     return ""
+
+
+def digest_of(parts: Sequence[tuple[Method, Params]]) -> str:
+    """A few letters that are others for other methods or weights."""
+    found = hashlib.sha256()
+    for method, v in parts:
+        found.update(repr(method).encode())
+        for name, tensor in sorted(v.items()):
+            found.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()[:8]
 
 
 def unfit(method: Method) -> str:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adaptree import compose
 from adaptree.api import Event, Source
 from adaptree.data.source import kind_of, open_data
 from adaptree.data.stem import stem
@@ -22,7 +20,7 @@ from adaptree.methods.fusion import apart, unfit
 from adaptree.opening import base_of
 from adaptree.store.places import bases_of
 from adaptree.suggest.probe import CLEAR, FEWEST, LIKELY, Gain, ranking
-from adaptree.task import MADE_OF, NEEDS, ON, Record, parse_reference, read_record
+from adaptree.task import MADE_OF, ON, Record, read_record, seen
 
 if TYPE_CHECKING:
     from adaptree.base import Base
@@ -125,6 +123,8 @@ def suggest(
     options = {"--text": text, "--text-pair": text_pair, "--label": label, "--kind": kind}
     options["--encoding"] = encoding if encoding != "utf-8" else None
     more = [word for option, value in options.items() if value is not None for word in (option, value)]
+    trust = {"--trust-remote-code": trust_remote_code, "--allow-pickle": allow_pickle}
+    more += [option for option, given in trust.items() if given]
     file = str(data) if isinstance(data, str | Path) else "DATA"
     if len(chosen) > 1:
         begin = f'adaptree compose "fuse({", ".join(chosen)})"'
@@ -162,29 +162,11 @@ def _fitting(store: Store, base: Base, table: Table) -> tuple[dict[str, Record],
         elif record.data.get("digest") == table.digest:
             own[name] = record
             skipped[name] = "was trained on this very data, and knows its answers"
-        elif saw := next((each for each, digest in _related(record, store) if digest == table.digest), None):
+        elif saw := seen(record).get(table.digest):
             skipped[name] = f"was trained together with '{saw}', or made of it, which is of this very data"
         else:
             fitting[name] = record
     return fitting, skipped, own
-
-
-def _related(record: Record, store: Store) -> Iterator[tuple[str, str | None]]:
-    """The tasks that this one shares adapters with, stands on, or is made of, each with the digest of its data."""
-    joint = record.extra.get("joint", {})
-    for name, digest in zip_longest(joint.get("tasks", ()), joint.get("data", ())):
-        yield name, digest or _digest(store, name)
-    made = record.extra.get(MADE_OF)
-    for name in (*record.extra.get(NEEDS, ()), *(compose.parse(made).names if made else ())):
-        yield name, _digest(store, name)
-
-
-def _digest(store: Store, reference: str) -> str | None:
-    try:
-        found = read_record(store.path_of(reference), called=parse_reference(reference)[0]).data.get("digest")
-    except AdaptreeError:
-        return None
-    return None if found is None else str(found)
 
 
 def _unfusable(record: Record) -> str:
@@ -209,7 +191,8 @@ def _chosen(
     def beside(name: str) -> bool:
         return not apart([first, parse(records[name].method)], base.host.sites)
 
-    mine = [name for name, record in own.items() if not _unfusable(record) and beside(name)]
+    trained = {name: record for name, record in own.items() if MADE_OF not in record.extra}
+    mine = [name for name, record in trained.items() if not _unfusable(record) and beside(name)]
     return [name for name in helping if beside(name)][:top] + mine[-1:]
 
 

@@ -20,9 +20,17 @@ MOST_TOKENS = 512
 
 
 def preset(
-    method: Method, settings: Settings, base: Base, data: Data, note: Callable[[str], None]
+    method: Method,
+    settings: Settings,
+    base: Base,
+    data: Data,
+    note: Callable[[str], None],
+    under: Callable[[Method], Method] = lambda method: method,
 ) -> tuple[Method, Settings]:
-    """The same method in fewer layers and quicker steps, as far as little is known to be lost."""
+    """The same method in fewer layers and quicker steps, as far as little is known to be lost.
+
+    `under` puts a method on top of what it is trained on; where that acts in all layers, none can be left alone.
+    """
     if method.layers is not None or method.name == "top":
         raise UsageError(
             f"--fast chooses the layers, and {method} says which.", hint="Leave out --fast, or the layers."
@@ -33,8 +41,12 @@ def preset(
     if method.outside or method.lowest(sites) or top == sites.depth:
         pass  # the lower layers are left alone already, or there are none
     elif isinstance(data, Table) and data.columns.pair is None:
-        method = parse(method, layers=f"top:{top}")
-        did.append(f"the top {top} of {sites.depth} layers are trained, the others computed once")
+        fewer = parse(method, layers=f"top:{top}")
+        if under(fewer).lowest(sites):
+            method = fewer
+            did.append(f"the top {top} of {sites.depth} layers are trained, the others computed once")
+        else:
+            note("--fast: all layers are trained; what this task is trained on acts in all of them.")
     else:
         note("--fast: all layers are trained; with fewer, this kind of input loses clearly.")
     if settings.precision is None and not method.outside and quick_at_bf16(torch.device(base.device).type):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from adaptree.compose.blocks import Raised
 from adaptree.errors import CompositionError, UsageError, WrongBase
 from adaptree.methods import Fusion, Method, parse
 from adaptree.methods.fusion import unfit
-from adaptree.task import FUSES, NEEDS, ON, Task
+from adaptree.task import FUSES, NEEDS, ON, SAW, Task, seen
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,19 @@ class Ground:
                 other = task.record.base.get("name")
                 raise WrongBase(
                     f"'{task.record.name}' was trained on another base, {other}, not on {base}.",
-                    hint=f"Load that one: --base {other}",
+                    hint=f"Load the one that it is of: --base {other}, or where that is.",
                 )
 
     @property
     def extra(self) -> dict[str, Any]:
         """What the record keeps of it."""
         needs = {reference: task.record.digest for reference, task in self.tasks.items()}
-        return {**self.said, NEEDS: needs} if needs else {}
+        return {**self.said, NEEDS: needs, SAW: saw(self.tasks.values())} if needs else {}
+
+
+def saw(tasks: Iterable[Task]) -> dict[str, str]:
+    """What a task that is made of these has learned from."""
+    return {digest: name for task in tasks for digest, name in seen(task.record).items()}
 
 
 def ground(

@@ -105,7 +105,7 @@ class _Run:
         self.crew = Crew(base.device)
         self.identity = hashlib.sha256(
             repr(
-                (settings.to_dict(), str(method), base.fingerprint, kind, self.source.table.digest,
+                (settings.to_dict(), repr(method), base.fingerprint, kind, self.source.table.digest,
                  self.checker.table.digest, self.train_rows.tobytes(), self.validation_rows.tobytes())
             ).encode()
         ).hexdigest()  # fmt: skip
