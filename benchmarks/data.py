@@ -40,14 +40,19 @@ def rows_of(folder: Path | None) -> Rows:
 
 
 def write(rows: Rows, runs: Iterable[Run], folder: Path) -> None:
-    """The files that these runs read."""
+    """The files that these runs read, always written anew: those of a stopped run or of other data do not stay."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "labels.json").write_text(json.dumps(sorted({row["label"] for row in rows})))
+    _put(folder / "labels.json", json.dumps(sorted({row["label"] for row in rows})))
     wanted = {(kind, int(count)) for run in runs for word in run.words for kind, count in FILE.findall(word)}
     for kind, count in sorted(wanted):
-        path = folder / f"{kind}-{count}.jsonl"
-        if not path.is_file():
-            path.write_text("".join(json.dumps(row) + "\n" for row in cut(rows, kind, count)))
+        _put(folder / f"{kind}-{count}.jsonl", "".join(json.dumps(row) + "\n" for row in cut(rows, kind, count)))
+
+
+def _put(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    partial = path.with_suffix(".partial")
+    partial.write_text(text)
+    partial.replace(path)
 
 
 def cut(rows: Rows, kind: str, count: int) -> Rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ COLOURS = ("#0b6e4f", "#c8553d", "#2f4b7c", "#a05195", "#ffa600")
 
 def publish(tables: Sequence[Table | Growth], rounds: Rounds, how: Mapping[str, Any], docs: Path) -> None:
     """Write the tables between the markers of docs/performance.md, and the figures beside it."""
-    ratios = [table for table in tables if isinstance(table, Table) and _shown(table, rounds)]
+    ratios = [table for table in tables if isinstance(table, Table) and _compared(table, rounds)]
     lines = [table for table in tables if isinstance(table, Growth) and _shown(table, rounds)]
     parts = []
     if ratios:
@@ -49,10 +50,14 @@ def text(tables: Sequence[Table | Growth], rounds: Rounds, how: Mapping[str, Any
 
 
 def _shown(table: Table | Growth, rounds: Rounds) -> bool:
-    """Whether there is something to show: two amounts, or a line."""
+    """Whether there is something to show: a ratio, an amount that was not reached, or a line."""
     if isinstance(table, Table):
-        return any(table.ratios(label, rounds) for label in table.amounts if label != table.reference)
+        return _compared(table, rounds) or any(math.inf in table.values(label, rounds) for label in table.amounts)
     return any(table.values(label, x, rounds) for label, line in table.lines.items() for x in line)
+
+
+def _compared(table: Table, rounds: Rounds) -> bool:
+    return any(table.ratios(label, rounds) for label in table.amounts if label != table.reference)
 
 
 def _circumstances(tables: Sequence[Table | Growth], rounds: Rounds, how: Mapping[str, Any]) -> str:
@@ -117,9 +122,11 @@ def _growth(growth: Growth, rounds: Rounds) -> str:
 
 
 def shown(spread: Spread | None, *, bare: bool = False, digits: int | None = None) -> str:
-    """'12.3 (11.9-13.0)'; three figures unless told."""
+    """'12.3 (11.9-13.0)'; three figures unless told. One round without an end is no spread."""
     if spread is None:
         return "—"
+    if math.isinf(spread.high):
+        return "not reached"
     middle = _number(spread.median, digits)
     if bare or spread.rounds == 1:
         return middle

@@ -41,11 +41,11 @@ class Amount:
     times: float = 1.0
 
     def of(self, measured: Mapping[str, Measurement]) -> float | None:
-        """The amount in one round; None where a measurement lacks."""
+        """The amount in one round; None where a measurement lacks, infinite where what it waits for never came."""
         if not self.runs:
             return self.times
         values = [self.read(measured[run.key]) if run.key in measured else None for run in self.runs]
-        known = [value for value in values if value is not None and math.isfinite(value)]
+        known = [value for value in values if value is not None]
         return self.times * statistics.fmean(known) if len(known) == len(values) else None
 
 
@@ -92,8 +92,10 @@ class Table:
         return [self.scale * value for value in found if value is not None]
 
     def ratios(self, label: str, rounds: Rounds) -> list[float]:
-        """Of each round in which both were measured."""
-        pairs = ((self.amounts[label].of(m), self.amounts[self.reference].of(m)) for m in rounds.values())
+        """Of each round in which both were measured; none at all where one of the two is infinite in any."""
+        pairs = [(self.amounts[label].of(m), self.amounts[self.reference].of(m)) for m in rounds.values()]
+        if any(math.inf in pair for pair in pairs):
+            return []
         return [value / whole for value, whole in pairs if value is not None and whole]
 
     def score(self, label: str, rounds: Rounds) -> float | None:

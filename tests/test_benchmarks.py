@@ -73,8 +73,28 @@ def test_an_amount_of_several_runs_is_so_many_times_their_mean_and_nothing_witho
     amount = Amount((Run(("a",)), Run(("b",))), value, times=10)
     assert amount.of(keyed(a=1, b=3)) == 20
     assert amount.of(keyed(a=1)) is None
-    assert amount.of(keyed(a=1, b=math.inf)) is None, "a score that was never reached has no time"
+    assert amount.of(keyed(a=1, b=math.inf)) == math.inf
     assert constant(0.01).of({}) == 0.01
+
+
+@pytest.mark.parametrize("late", ["adaptree", "peer"])
+def test_what_was_not_reached_in_one_round_is_said_and_has_no_ratio(late: str, tmp_path: Path) -> None:
+    table = Table("t", "s", named("adaptree", "peer"))
+    rounds = {1: keyed(adaptree=1, peer=2), 2: keyed(**{"adaptree": 1, "peer": 2, late: math.inf})}
+    assert table.ratios("peer", rounds) == []
+    assert report.judged(">= 2", Spread.over(table.ratios("peer", rounds))) == "≥ 2"
+    (tmp_path / report.PAGE).write_text(f"{report.BEGIN}{report.END}")
+    report.publish([table], rounds, HOW, tmp_path)
+    page = (tmp_path / report.PAGE).read_text()
+    assert f"| {late} | not reached |" in page
+    assert page.count("not reached") == 1
+    assert ".png" not in page, "no ratio, so nothing is drawn"
+
+
+def test_a_score_that_no_epoch_has_takes_for_ever() -> None:
+    until = run.row("end_to_end").until
+    assert until({"found": {"course": [(3.0, 0.9), (5.0, 0.98), (7.0, 0.99)]}}) == 5
+    assert until({"found": {"course": [(3.0, 0.9)]}}) == math.inf
 
 
 @pytest.mark.parametrize("power", [0.0, 1.0, 2.0])
@@ -200,6 +220,18 @@ def test_training_and_validation_share_no_row_and_smaller_parts_are_in_larger_on
         data.cut(rows, "train", 51)
 
 
+def test_a_file_that_a_stopped_run_or_other_data_left_is_written_anew(tmp_path: Path) -> None:
+    read = [Run(("x", "{data}/train-2.jsonl"))]
+    for word in ("one", "other"):
+        rows = [{"text": f"{word} {i}", "label": word} for i in range(data.HELD + 2)]
+        (tmp_path / "train-2.jsonl").write_text('{"text": "cut')
+        data.write(rows, read, tmp_path)
+        lines = (tmp_path / "train-2.jsonl").read_text().splitlines()
+        assert [json.loads(line) for line in lines] == rows[data.HELD :]
+        assert json.loads((tmp_path / "labels.json").read_text()) == [word]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["labels.json", "train-2.jsonl"]
+
+
 # the page
 
 
@@ -278,6 +310,15 @@ def test_tables_have_titles_of_their_own() -> None:
     assert len(titles) == len(set(titles))
 
 
+def test_memory_is_measured_in_runs_that_are_not_timed() -> None:
+    tables = [table for name in run.names() for table in run.row(name).tables(runs.FULL)]
+    memory = [table for table in tables if table.unit == "MB"]
+    timed = {each.key for table in tables if table not in memory for each in table.runs}
+    assert len(memory) == 2
+    assert not timed & {each.key for table in memory for each in table.runs}
+    assert all(runs.FLOOR in table.amounts for table in memory if isinstance(table, Table))
+
+
 def test_the_quick_mode_has_some_of_the_rows_and_no_more_work_than_the_full_one() -> None:
     quick = [name for name in run.names() if run.row(name).QUICK]
     assert 3 <= len(quick) < len(run.names())
@@ -296,3 +337,27 @@ def test_a_median_leaves_the_first_time_aside(monkeypatch: pytest.MonkeyPatch) -
     import measured as subject
 
     assert subject.median_seconds(lambda i: time.sleep(0.2 if i == 0 else 0.001), 4) < 0.1
+
+
+def test_a_mapped_base_that_is_read_later_is_no_memory_of_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "subjects"))
+    import measured as subject
+    import torch
+
+    if subject.peak(start=True) is None:
+        pytest.skip("this system does not tell")
+    size = 32 << 20
+    with (tmp_path / "weights").open("wb") as file:
+        file.truncate(2 * size)
+    mapped = torch.from_file(str(tmp_path / "weights"), size=2 * size // 4).chunk(2)
+    model = torch.nn.Module()
+    model.register_parameter("weight", torch.nn.Parameter(mapped[0]))
+    model.register_buffer("other", mapped[1])
+    one = subject.Measured()
+    one.base_is_loaded(model)
+    for part in mapped:
+        part.sum()
+    one.say()
+    assert json.loads(capsys.readouterr().out)["memory"] < size / 4

@@ -9,7 +9,7 @@ from benchmarks.table import Amount, Measurement, Table
 
 QUICK = True
 ENOUGH = 0.97
-"""A validation accuracy that all of them reach."""
+"""A validation accuracy that all of them should reach."""
 
 
 def tables(setup: Setup) -> list[Table]:
@@ -27,11 +27,11 @@ def tables(setup: Setup) -> list[Table]:
         found.append(
             Table(f"From start to a validation accuracy of {ENOUGH:g}", "s",
                   {label: Amount((run,), until) for label, run in scripts.items()},
-                  note="At the end of the first epoch that has it; from Python for all.")
+                  note="At the end of the first epoch that has it, in every round; from Python for all.")
         )  # fmt: skip
     return found
 
 
 def until(m: Measurement) -> float:
-    """Seconds from the start of the process to the end of the first epoch with that score."""
+    """Seconds from the start of the process to the end of the first epoch with that score; infinite if none has it."""
     return next((seconds for seconds, score in m["found"]["course"] if score >= ENOUGH), math.inf)

@@ -20,7 +20,7 @@ def main() -> None:
     set_seed(asked.seed)
     tokenizer = AutoTokenizer.from_pretrained(asked.base)
     model = AutoAdapterModel.from_pretrained(asked.base)
-    measured.base_is_loaded()
+    measured.base_is_loaded(model)
     model.add_adapter("task", config=config_of(asked.method, asked.size, model.config.hidden_size))
     model.add_classification_head("task", num_labels=2)
     model.train_adapter("task")

@@ -24,7 +24,7 @@ def main() -> None:
         attention_probs_dropout_prob=0.0,
     )
     model = AutoAdapterModel.from_pretrained(asked.base, config=config)
-    measured.base_is_loaded()
+    measured.base_is_loaded(model)
     model.add_adapter("task", config=config_of(asked.method, asked.size, model.config.hidden_size))
     model.add_classification_head("task", num_labels=2)
     model.train_adapter("task")

@@ -111,7 +111,7 @@ def main() -> None:
     measured = Measured()
     torch.manual_seed(asked.seed)
     base = BertModel.from_pretrained(asked.base)
-    measured.base_is_loaded()
+    measured.base_is_loaded(base)
     model = Classifier(base, asked.method, asked.size)
     trained = [p for p in model.parameters() if p.requires_grad]
     optimiser = torch.optim.AdamW(trained, lr=0.0)

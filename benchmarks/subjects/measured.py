@@ -84,9 +84,11 @@ class Measured:
         yield
         self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - began
 
-    def base_is_loaded(self) -> None:
-        """From here on memory is counted."""
+    def base_is_loaded(self, model: Any) -> None:
+        """From here on memory is counted; the weights are read first, as a mapped file is held only once it is read."""
         self.seconds["until the base is loaded"] = time.monotonic() - STARTED
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor.detach().sum()
         self._held = peak(start=True)
 
     def epoch_is_trained(self, seconds: float) -> None:

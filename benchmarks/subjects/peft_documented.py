@@ -28,7 +28,7 @@ def main() -> None:
     set_seed(asked.seed)
     tokenizer = AutoTokenizer.from_pretrained(asked.base)
     base = AutoModelForSequenceClassification.from_pretrained(asked.base, num_labels=2)
-    measured.base_is_loaded()
+    measured.base_is_loaded(base)
     config = LoraConfig(
         task_type=TaskType.SEQ_CLS,
         r=asked.size,

@@ -33,7 +33,7 @@ def main() -> None:
         attention_probs_dropout_prob=0.0,
     )
     base = AutoModelForSequenceClassification.from_pretrained(asked.base, config=frozen)
-    measured.base_is_loaded()
+    measured.base_is_loaded(base)
     config = LoraConfig(
         task_type=TaskType.SEQ_CLS,
         r=asked.size,

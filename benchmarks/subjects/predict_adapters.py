@@ -45,7 +45,7 @@ def main() -> None:
     measured = Measured()
     tokenizer = AutoTokenizer.from_pretrained(asked.base)
     model = AutoAdapterModel.from_pretrained(asked.base)
-    measured.base_is_loaded()
+    measured.base_is_loaded(model)
     model.load_adapter(asked.task, set_active=True)
     model.eval()
     texts, wanted = read(asked.texts)

@@ -15,7 +15,7 @@ def main() -> None:
     asked = arguments(("texts", ""), ("task", ""))
     measured = Measured()
     base = BertModel.from_pretrained(asked.base)
-    measured.base_is_loaded()
+    measured.base_is_loaded(base)
     model = Classifier(base, asked.method, asked.size)
     model.load_state_dict(load_file(Path(asked.task) / "task.safetensors"), strict=False)
     texts, wanted = read(asked.texts)
