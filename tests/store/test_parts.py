@@ -53,9 +53,10 @@ def test_saved_outside_of_a_store_it_carries_them_along_and_brings_them_in(store
     loaded = Task.load(tmp_path / "out")
     assert list(loaded.parts) == ["a@1", "b@1"]
     added = other.add(loaded)
-    assert added.record.extra[FUSES] == "fuse(a@2, b@1)"
-    assert added.record.extra[ON] == "stack(a@2)"
-    assert other["fused"].parts["a@2"].record.digest == a.record.digest
+    assert added.record.extra[FUSES] == "fuse(fused-a@1, b@1)"
+    assert added.record.extra[ON] == "stack(fused-a@1)"
+    assert other["fused"].parts["fused-a@1"].record.digest == a.record.digest
+    assert other["a"].record.digest != a.record.digest, "who asks for 'a' here gets what was 'a' here"
     assert other["fused"].parts["b@1"].record.digest == kept.record.digest == b.record.digest
     assert [s.version for s in other.history("b")] == [1], "what is there already is not added again"
 
@@ -144,5 +145,5 @@ def test_a_damaged_version_of_a_part_is_in_nobody_s_way(store: Store, tmp_path: 
     other = Store(tmp_path / "other")
     other.add(simple("a", 7.0))
     (other.path_of("a@1") / "task.json").write_text("{")
-    assert other.add(Task.load(tmp_path / "out")).record.extra[FUSES] == "fuse(a@2, b@1)"
+    assert other.add(Task.load(tmp_path / "out")).record.extra[FUSES] == "fuse(fused-a@1, b@1)"
     assert other.remove("a@1") == 1

@@ -128,7 +128,7 @@ class Store:
     def add(self, task: Task) -> Task:
         """Keep the task as a new version of its name; the task that is returned knows which.
 
-        The tasks that it is made of are added too, unless they are here.
+        The tasks that it is made of are added too, unless they are here; a name that is taken stays with its task.
         """
         name = check_name(task.record.name)
         self.check_room(name)
@@ -167,7 +167,7 @@ class Store:
                         f"'{task.record.name}' is made of '{reference}', which is neither with it nor in the store.",
                         hint=f"Add {reference} first.",
                     )
-                here = self.add(task.parts[reference]).record.reference
+                here = self.add(self._beside(task.parts[reference], task.record.name, names.values())).record.reference
             names[reference] = here
             parts[here] = self.get(here)
         extra = dict(task.record.extra)
@@ -176,6 +176,15 @@ class Store:
                 extra[key] = repr(compose.parse(extra[key]).renamed(names))
         extra[NEEDS] = {names[reference]: digest for reference, digest in needs.items()}
         return Task(dataclasses.replace(task.record, extra=extra), task.tensors, parts)
+
+    def _beside(self, part: Task, whole: str, taken: Collection[str]) -> Task:
+        """A part that comes along with a task; where its name is another task's here, that one keeps it."""
+        name = part.record.name
+        if all(f"{name}@{version}" in taken for version in self._versions(name)):
+            return part
+        space, slash, last = whole.rpartition("/")
+        own = f"{space}{slash}{f'{last}-{name}'.replace('/', '-')[:64]}"
+        return Task(dataclasses.replace(part.record, name=own, version=0), part.tensors, part.parts)
 
     def _note_needs(self, record: Record) -> None:
         """Say beside each part that this task is made of it, so that it is not removed unawares."""
