@@ -124,6 +124,7 @@ def train(
     from adaptree.training.fast import preset
     from adaptree.training.finish import finish
     from adaptree.training.loop import fit
+    from adaptree.training.search import ready
     from adaptree.training.search import search as run_search
 
     parts = _parts(table, other, tester, asked.seed)
@@ -147,6 +148,9 @@ def train(
     )
     source = Encoded(table, goal, base.encoder, chosen.max_length)
     checker = source if other is None else Encoded(other, goal, base.encoder, chosen.max_length)
+    if search is not None:
+        ready(search, how)
+        first, held = split_again(table, parts["train"].rows, seed=chosen.seed)
     folder = None if store is None else run_folder(store, name)
     if folder is not None and leads:  # nothing is refused from here on, so a run that was stopped may be cleared away
         checkpoint.prepare(folder, anew=not resume)
@@ -168,7 +172,6 @@ def train(
     train_part, validation_part = (source, parts["train"].rows), (checker, parts["validation"].rows)
     tried: list[Trial] = []
     if search is not None:
-        first, held = split_again(table, parts["train"].rows, seed=chosen.seed)
 
         def trial(method: Method, settings: Settings, watch: Callable[[Event], None]) -> Fit:
             rest = (train_part, validation_part)  # one trunk for the search and for what follows it

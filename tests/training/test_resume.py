@@ -147,7 +147,16 @@ def test_a_kill_within_a_checkpoint_loses_nothing(
     assert _done(tmp_path) == uninterrupted[0]
 
 
-@pytest.mark.parametrize("wrong", [{"method": "houlsby(size=8, layers='9')"}, {"on": "nobody"}, {"pooling": "none"}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"method": "houlsby(size=8, layers='9')"},
+        {"on": "nobody"},
+        {"pooling": "none"},
+        {"search": 0},
+        {"search": 2, "method": "tfidf"},
+    ],
+)
 def test_a_run_that_is_refused_leaves_what_a_stopped_one_has_saved(
     wrong: dict[str, Any], world: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import os
+import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +19,13 @@ from adaptree.base import Base, load_base
 from adaptree.data.split import split_again
 from adaptree.data.table import load
 from adaptree.errors import Diverged, TrainingError, UsageError
-from adaptree.training import loop
-from adaptree.training.search import Halving
+from adaptree.kinds import Classify
+from adaptree.methods import Method, parse
+from adaptree.training import checkpoint, loop
+from adaptree.training.interrupt import ctrl_c
+from adaptree.training.outcome import Fit
+from adaptree.training.search import Halving, Trial, _best, search
+from adaptree.training.settings import Settings
 
 pytest.importorskip("optuna")
 
@@ -268,3 +277,129 @@ def test_a_size_that_follows_the_width_is_searched_too(base: Base, data: Path) -
     trials = searched(base, data, 6, method="pfeiffer(layers=top:1)", epochs=1).task.record.extra["search"]
     assert trials[0]["method"] == "pfeiffer(size=2, layers=top:1)"
     assert len({t["method"] for t in trials}) > 1
+
+
+class Runs:
+    """Runs with the scores given, epoch by epoch; where these end the loss ceases to be a number."""
+
+    def __init__(self, *courses: list[float], press: int | None = None) -> None:
+        self.courses, self.press, self.count = courses, press, 0
+
+    def __call__(self, method: Method, settings: Settings, watch: Callable[[dict[str, Any]], None]) -> Fit:
+        course = self.courses[self.count][: settings.epochs]
+        with ctrl_c():
+            if self.count == self.press:
+                os.kill(os.getpid(), signal.SIGINT)
+            self.count += 1
+            for value in course:
+                watch({"event": "epoch", "accuracy": value})
+        if len(course) < int(settings.epochs or 0):
+            raise Diverged("the loss is not a number any more.")
+        best = max(range(len(course)), key=lambda i: (not math.isnan(course[i]), course[i]))
+        return Fit({}, Classify(("a", "b")), [{"accuracy": value} for value in course], best + 1, 0.0, True)
+
+
+def tried(runs: Runs, trials: int, **more: Any) -> list[Trial]:
+    return search(trials, parse("houlsby:8"), Settings(epochs=4, lr=1e-3, metric="accuracy"), 32, runs, **more)[2]
+
+
+def stop_after(number: int) -> Callable[[dict[str, Any]], None]:
+    def stop(event: dict[str, Any]) -> None:
+        if event["number"] == number:
+            raise KeyboardInterrupt
+
+    return stop
+
+
+@pytest.mark.parametrize("press", [0, 1])  # in its last epochs, and in one that is stopped for weakness
+def test_ctrl_c_as_a_trial_ends_ends_the_search_and_keeps_the_trial(tmp_path: Path, press: int) -> None:
+    runs = Runs([0.9] * 4, [0.1] * 4, [0.2] * 4, press=press)
+    with pytest.raises(KeyboardInterrupt):
+        tried(runs, 3, folder=tmp_path)
+    assert runs.count == press + 1
+    assert len((tmp_path / "search.jsonl").read_text().splitlines()) == press + 2
+
+
+def test_ctrl_c_in_the_evaluation_of_the_last_epoch_is_not_lost(
+    base: Base, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, trials = loop._Run.evaluate, []
+
+    def evaluate(self: Any, precision: str) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return real(self, precision)
+
+    monkeypatch.setattr(loop._Run, "evaluate", evaluate)
+    with pytest.raises(KeyboardInterrupt):
+        searched(base, data, 3, epochs=1, on_event=lambda e: trials.append(e) if e["event"] == "trial" else None)
+    assert len(trials) == 1
+
+
+def test_a_trial_that_diverges_stops_no_other() -> None:
+    trials = tried(Runs([0.9], [0.5] * 4, [0.6] * 4), 3)
+    assert [t.stopped for t in trials] == [True, False, False]
+    assert [t.score for t in trials] == [None, 0.5, 0.6]
+
+
+def test_a_kept_trial_that_diverged_stops_no_other(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        tried(Runs([0.9], [0.3] * 4), 3, folder=tmp_path, on_event=stop_after(1))
+    runs = Runs([0.5] * 4, [0.6] * 4)
+    trials = tried(runs, 3, folder=tmp_path, resume=True)
+    assert runs.count == 2
+    assert [t.score for t in trials] == [None, 0.5, 0.6]
+
+
+def test_where_all_were_stopped_the_best_of_those_is_chosen() -> None:
+    stopped = [Trial(i, "houlsby:8", 1e-3, 4, score, [], True, 0.0) for i, score in enumerate((None, 0.5, 0.6, 0.6))]
+    assert _best(stopped, 1.0, Settings(lr=1e-3)).number == 2
+    assert _best(stopped, -1.0, Settings(lr=1e-3)).number == 1
+    whole = Trial(4, "houlsby:8", 1e-3, 4, 0.1, [], False, 0.0)
+    assert _best([*stopped, whole], 1.0, Settings(lr=1e-3)) is whole
+
+
+def test_a_score_that_is_no_number_is_like_a_loss_that_is_none() -> None:
+    nan = float("nan")
+    trials = tried(Runs([nan] * 4, [nan, 0.4, 0.5, 0.5], [0.3] * 4, [nan] * 4), 4)
+    assert [t.score for t in trials] == [None, max(trials[1].course[1:]), 0.3, None]
+    assert [t.stopped for t in trials] == [True, False, False, True]
+    with pytest.raises(TrainingError, match="each of the 2 trials is not a number"):
+        tried(Runs([nan] * 4, [nan] * 4), 2)
+
+
+@pytest.mark.parametrize("keep", [0, 5, 100, -1, -30])
+def test_the_trials_of_a_torn_file_are_run_again(tmp_path: Path, keep: int) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        tried(Runs([0.5] * 4, [0.6] * 4, [0.7] * 4), 3, folder=tmp_path, on_event=stop_after(2))
+    file = tmp_path / "search.jsonl"
+    file.write_bytes(file.read_bytes()[:keep] + b"\xff\n")
+    runs = Runs([0.5] * 4, [0.6] * 4, [0.7] * 4)
+    assert len(tried(runs, 3, folder=tmp_path, resume=True)) == 3
+    assert runs.count == 3
+
+
+def test_trials_are_flushed_to_the_disk_before_they_take_their_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, seen = os.fsync, []
+
+    def fsync(at: int) -> None:
+        seen.append(sorted(path.name for path in tmp_path.iterdir()))
+        real(at)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    tried(Runs([0.5] * 4), 1, folder=tmp_path)
+    assert seen == [[f"search.jsonl.partial-{os.getpid()}"], ["search.jsonl"]]
+
+
+def test_what_a_killed_search_was_writing_is_cleared_away(tmp_path: Path) -> None:
+    left = tmp_path / "search.jsonl.partial-1"
+    left.touch()
+    checkpoint.prepare(tmp_path)
+    assert left.exists(), "it may be of a run that goes on"
+    os.utime(left, (0, 0))
+    checkpoint.prepare(tmp_path)
+    assert not left.exists()
+    (tmp_path / f"search.jsonl.partial-{os.getpid()}").touch()
+    checkpoint.remove(tmp_path)
+    assert not tmp_path.exists()

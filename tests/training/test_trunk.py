@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import fcntl
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests import tiny
 from tests.bases import tiny_base, words_csv
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import adaptree as at
 from adaptree.base import Base, load_base
 from adaptree.errors import UsageError
 from adaptree.host import Host, share
-from adaptree.methods import Houlsby
-from adaptree.training import loop, trunk
+from adaptree.methods import Houlsby, parse
+from adaptree.training import loop, shelf, trunk
+from adaptree.training.settings import Settings
 
 METHODS = [
     "houlsby(size=8, layers=top:2)",
@@ -159,7 +167,7 @@ def test_a_base_is_restarted_at_each_layer_with_the_same_bits(case: str) -> None
 
 @pytest.mark.parametrize(("case", "depth"), [("t5", 1), ("t5-encoder", 2), ("albert", 1), ("bart", 4)])
 def test_a_base_that_cannot_be_restarted_is_refused(case: str, depth: int) -> None:
-    with pytest.raises(trunk.Unfit, match=r"share their weights|same bits"):
+    with pytest.raises(shelf.Unfit, match=r"share their weights|same bits"):
         trunk.restarts(Host(tiny.model(case).eval()), depth)
 
 
@@ -365,3 +373,154 @@ def test_a_method_that_touches_more_than_it_says_gets_no_trunk(
     monkeypatch.setattr(Houlsby, "lowest", lambda self, sites: 2)
     _, notes = trained(base, data, "houlsby:8", epochs=1)
     assert "acts below layer 2" in notes[0]
+
+
+@pytest.mark.parametrize(
+    "path", ["embeddings.LayerNorm", "embeddings.word_embeddings.weight", "encoder.layer.2.output"]
+)
+def test_what_acts_on_the_embeddings_or_a_lower_layer_gets_no_trunk(base: Base, path: str) -> None:
+    method = parse("houlsby(size=8, layers=top:1)")
+    assert trunk.depth_for(method, base.host, ["encoder.layer.3.output"], Settings()) == 3
+    with pytest.raises(shelf.Unfit, match="acts below layer 3"):
+        trunk.depth_for(method, base.host, [path], Settings())
+
+
+def test_what_a_killed_process_had_reserved_is_room_again(
+    base: Base, data: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(base, data, "head", epochs=1)
+    (states,) = cache.glob("*.states")
+    size = states.stat().st_size
+    states.rename(states.with_suffix(".partial"))
+
+    def usage(path: Path) -> Any:
+        return SimpleNamespace(free=5 * size // 2 - sum(each.stat().st_size for each in cache.iterdir()))
+
+    monkeypatch.setattr(shelf.shutil, "disk_usage", usage)
+    assert "once for 90 texts" in trained(base, data, "head", epochs=1)[1][0]
+    assert states.exists()
+
+
+def test_states_that_are_there_need_no_room(base: Base, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained(base, data, "head", epochs=1)
+    monkeypatch.setenv("ADAPTREE_CACHE_BYTES", "1000")
+    assert trained(base, data, "head", epochs=1)[1] == []
+
+
+def test_the_states_do_not_depend_on_an_autocast_around_the_training(base: Base, data: Path, cache: Path) -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        trained(base, data, "head", epochs=1)
+    (states,) = cache.glob("*.states")
+    under = states.read_bytes()
+    states.unlink()
+    trained(base, data, "head", epochs=1)
+    assert states.read_bytes() == under
+
+
+@contextlib.contextmanager
+def bf16_matmul() -> Iterator[None]:
+    matmul: Any = torch.backends.mkldnn.matmul
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        matmul.fp32_precision = before
+
+
+@contextlib.contextmanager
+def tf32_matmul() -> Iterator[None]:
+    matmul: Any = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "tf32"
+    try:
+        yield
+    finally:
+        matmul.fp32_precision = before
+
+
+@pytest.mark.parametrize("within", [bf16_matmul, tf32_matmul, lambda: sdpa_kernel([SDPBackend.MATH])])
+def test_how_torch_computes_is_in_the_name(
+    base: Base, within: Callable[[], contextlib.AbstractContextManager[None]]
+) -> None:
+    plain = trunk._name(base, 2, "fp32", [])
+    with within():
+        assert trunk._name(base, 2, "fp32", []) != plain
+    assert trunk._name(base, 2, "fp32", []) == plain
+
+
+@pytest.mark.parametrize("variable", ["MKL_CBWR", "ONEDNN_MAX_CPU_ISA"])
+def test_what_the_environment_tells_the_maths_is_in_the_name(
+    base: Base, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.delenv(variable, raising=False)
+    plain = trunk._name(base, 2, "fp32", [])
+    monkeypatch.setenv(variable, "AVX2")
+    assert trunk._name(base, 2, "fp32", []) != plain
+
+
+def test_the_processor_and_any_device_are_in_the_name(base: Base, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {trunk._name(base, 2, "fp32", [])}
+    monkeypatch.setattr(base, "device", "mps")
+    names.add(trunk._name(base, 2, "fp32", []))
+    monkeypatch.setattr(trunk, "_processor", lambda: "another")
+    names.add(trunk._name(base, 2, "fp32", []))
+    assert len(names) == 3
+
+
+def test_states_that_another_process_is_at_are_not_removed(
+    base: Base, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Path] = []
+    for seed in range(2):
+        trained(base, words_csv(tmp_path / f"{seed}.csv", 60, seed=seed), "head", epochs=1)
+        made += set(cache.glob("*.states")) - set(made)
+        time.sleep(0.02)
+    monkeypatch.setenv("ADAPTREE_CACHE_BYTES", str(int(2.5 * made[0].stat().st_size)))
+    with made[0].with_suffix(".lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        trained(base, words_csv(tmp_path / "2.csv", 60, seed=2), "head", epochs=1)
+    assert made[0].exists()
+    assert not made[1].exists()
+
+
+def test_states_that_vanish_while_they_are_opened_are_computed_again(
+    base: Base, data: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(base, data, "head", epochs=1)
+    (states,) = cache.glob("*.states")
+    real, removed = np.memmap, []
+
+    def memmap(path: Path, **how: Any) -> Any:
+        if path == states and not removed:
+            removed.append(path)
+            path.unlink()
+        return real(path, **how)
+
+    monkeypatch.setattr(np, "memmap", memmap)
+    assert "once for 90 texts" in trained(base, data, "head", epochs=1)[1][0]
+    assert states.exists()
+
+
+def test_ctrl_c_while_it_is_computed_is_heeded_and_leaves_nothing(
+    base: Base, data: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = trunk._below, []
+
+    def below(*args: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 2:  # the first is the probe's
+            os.kill(os.getpid(), signal.SIGINT)
+        return real(*args)
+
+    monkeypatch.setattr(trunk, "_below", below)
+    with pytest.raises(KeyboardInterrupt):
+        trained(base, data, "head", epochs=1)
+    assert len(calls) == 2
+    assert {path.suffix for path in cache.iterdir()} == {".lock"}
+
+
+def test_ctrl_c_is_heeded_while_another_process_computes_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.lock"
+    with shelf.alone(path), pytest.raises(KeyboardInterrupt), shelf.alone(path, lambda: True):
+        pass

@@ -32,11 +32,11 @@ def prepare(folder: Path, anew: bool = False) -> None:
         if anew:
             for name in (FILE, SEARCH):
                 (folder / name).unlink(missing_ok=True)
-        for left in folder.glob(f"{FILE}.partial*"):
+        for left in folder.glob("*.partial-*"):
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - left.stat().st_mtime > DAY:  # of a process that was killed
                     left.unlink()
-        partial = _partial(folder)
+        partial = _partial(folder / FILE)
         partial.touch()
         partial.unlink()
     except OSError as error:
@@ -44,16 +44,21 @@ def prepare(folder: Path, anew: bool = False) -> None:
 
 
 def write(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-    """Write beside the old one, flush to the disk, then take its place in one step."""
+    """Keep a run's tensors and its state."""
     data = save({name: t.contiguous() for name, t in tensors.items()}, metadata={"state": json.dumps(state)})
-    partial = _partial(folder)
+    put(folder / FILE, data)
+
+
+def put(path: Path, data: bytes) -> None:
+    """Write beside the old one, flush to the disk, then take its place in one step."""
+    folder, partial = path.parent, _partial(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)  # another run of this name may have ended, and cleared it away
         with partial.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        partial.replace(folder / FILE)
+        partial.replace(path)
         at = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(at)
@@ -85,12 +90,13 @@ def read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
 
 
 def remove(folder: Path) -> None:
-    for path in (folder / FILE, _partial(folder), folder / SEARCH):
+    for path in (folder / FILE, folder / SEARCH):
         path.unlink(missing_ok=True)
+        _partial(path).unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # another run of this name is writing there
         folder.rmdir()
 
 
-def _partial(folder: Path) -> Path:
+def _partial(path: Path) -> Path:
     """Of this process alone: two runs of one name must not write into one file."""
-    return folder / f"{FILE}.partial-{os.getpid()}"
+    return path.with_name(f"{path.name}.partial-{os.getpid()}")

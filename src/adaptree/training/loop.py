@@ -31,6 +31,7 @@ from adaptree.training.outcome import Event, Fit, scored
 from adaptree.training.outside import learn
 from adaptree.training.precision import computing_in
 from adaptree.training.settings import Settings, learning_rate
+from adaptree.training.shelf import Unfit
 from adaptree.training.state import BEST, NOW, State, pack, restore_moments, weights
 
 Array = np.ndarray[Any, Any]
@@ -139,7 +140,7 @@ class _Run:
         self.pressed = pressed
         self.clock = time.monotonic() - state.seconds
         alone = self.crew.size == 1  # a crew stops together, in a step
-        self._open_trunk()
+        self._open_trunk(pressed if alone else lambda: False)
         self.saved = time.monotonic()
         while True:
             if not state.batch and self._enough():  # an epoch that was begun is closed
@@ -167,19 +168,19 @@ class _Run:
                 self.save()
                 return self._fit(finished=False)
 
-    def _open_trunk(self) -> None:
+    def _open_trunk(self, stopped: Callable[[], bool]) -> None:
         """Have the layers that never change computed once; where that cannot be, say why."""
         before, begun = self.state.trunk, self.state.step or self.state.epoch or self.state.stage
         try:
             swapped = self.method.weights(self.host.sites, self.host.frozen, self.v)
             depth = trunk.depth_for(self.method, self.host, [*self.host.plan, *swapped], self.settings)
             if self.kind.draws:
-                raise trunk.Unfit(f"kind {self.kind.name} draws its inputs anew in every step")
+                raise Unfit(f"kind {self.kind.name} draws its inputs anew in every step")
             if any(len(source.table) > Encoded.KEEP for source, _ in self.cover):
-                raise trunk.Unfit(f"the data has more than {Encoded.KEEP:,} rows")
-            trunk.open_trunk(self.base, self.host, depth, self._inputs, self.settings.trunk, self._note)
+                raise Unfit(f"the data has more than {Encoded.KEEP:,} rows")
+            trunk.open_trunk(self.base, self.host, depth, self._inputs, self.settings.trunk, self._note, stopped)
             self.state.trunk = depth
-        except trunk.Unfit as why:
+        except Unfit as why:
             self.state.trunk = 0
             self._note(f"every layer runs in every epoch: {why}.")
         exact = self.settings.trunk != "fp16" and self.precision == "fp32"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -21,6 +21,7 @@ from adaptree.errors import Diverged, TrainingError, UsageError
 from adaptree.methods import Method, parse
 from adaptree.training import checkpoint
 from adaptree.training.crew import Crew
+from adaptree.training.interrupt import ctrl_c
 from adaptree.training.outcome import Fit
 from adaptree.training.settings import Settings
 
@@ -41,7 +42,7 @@ class Trial:
     lr: float
     epochs: int
     score: float | None
-    """The best epoch's, on the rows held out for the search; none where the loss ceased to be a number."""
+    """The best epoch's, on the rows held out for the search; none where it, or the loss, is not a number."""
     course: list[float]
     """The score after each epoch."""
     stopped: bool
@@ -67,9 +68,7 @@ def search(
     What is tried next depends on the seed and on what came of the trials before it, and on nothing else. What was kept
     counts for the same `identity` and settings only.
     """
-    if trials < 1:
-        raise UsageError(f"a search needs at least one trial, not {trials}.")
-    optuna = _optuna(method)
+    optuna = ready(trials, method)
     space = _space(optuna, method, settings, width)
     sign = 1.0 if metrics.better(str(settings.metric), 1.0, 0.0) else -1.0
     study = optuna.create_study(direction="maximize")
@@ -80,28 +79,48 @@ def search(
     key = hashlib.sha256(repr((identity, settings.to_dict())).encode()).hexdigest()
     done = crew.tell(_read(file, key) if resume and crew.rank == 0 else [])
     found: list[Trial] = []
-    for number in range(trials):
-        study.sampler = optuna.samplers.TPESampler(seed=(settings.seed * 1009 + number) % 2**32, n_startup_trials=5)
-        asked = study.ask(space)
-        how = parse(method, **{method.main: asked.params["size"]}) if "size" in asked.params else method
-        chosen = replace(settings, lr=asked.params["lr"], epochs=asked.params["epochs"])
-        same = (number, str(how), chosen.lr, chosen.epochs)
-        kept = next((t for t in done if (t.number, t.method, t.lr, t.epochs) == same), None)
-        trial = _try(same, how, chosen, run, asked, halving, sign, kept, on_event)
-        state = optuna.trial.TrialState.PRUNED if trial.stopped else optuna.trial.TrialState.COMPLETE
-        study.tell(asked, None if trial.stopped or trial.score is None else sign * trial.score, state=state)
-        found.append(trial)
-        on_event({"event": "trial", "trials": trials, "metric": settings.metric, **asdict(trial)})
-        if file is not None and kept is None and crew.rank == 0:
-            _write(file, key, found)
-    whole = [(sign * t.score, -t.number, t) for t in found if not t.stopped and t.score is not None]
-    if not whole:
+    with ctrl_c() as pressed:
+        for number in range(trials):
+            study.sampler = optuna.samplers.TPESampler(seed=(settings.seed * 1009 + number) % 2**32, n_startup_trials=5)
+            asked = study.ask(space)
+            how = parse(method, **{method.main: asked.params["size"]}) if "size" in asked.params else method
+            chosen = replace(settings, lr=asked.params["lr"], epochs=asked.params["epochs"])
+            same = (number, str(how), chosen.lr, chosen.epochs)
+            kept = next((t for t in done if (t.number, t.method, t.lr, t.epochs) == same), None)
+            trial = _try(same, how, chosen, run, halving, sign, kept, on_event)
+            _tell(optuna, study, asked, trial, sign)
+            found.append(trial)
+            on_event({"event": "trial", "trials": trials, "metric": settings.metric, **asdict(trial)})
+            if file is not None and kept is None and crew.rank == 0:
+                _write(file, key, found)
+            if crew.tell(pressed()):
+                raise KeyboardInterrupt
+    best = _best(found, sign, settings)
+    return parse(best.method), replace(settings, lr=best.lr, epochs=best.epochs), found
+
+
+def _tell(optuna: Any, study: Any, asked: Any, trial: Trial, sign: float) -> None:
+    """What came of a trial; one without a score is the worst, however well it began."""
+    if trial.score is not None:
+        for epoch, value in enumerate(trial.course, start=1):
+            asked.report(_worth(value, sign), epoch)
+    state = optuna.trial.TrialState.PRUNED if trial.stopped else optuna.trial.TrialState.COMPLETE
+    study.tell(asked, None if trial.stopped or trial.score is None else sign * trial.score, state=state)
+
+
+def _best(found: Sequence[Trial], sign: float, settings: Settings) -> Trial:
+    """The best of those that went to their end, or of all where none did; of equal ones the first."""
+    scored = [(not t.stopped, sign * t.score, -t.number, t) for t in found if t.score is not None]
+    if not scored:
         raise TrainingError(
-            f"the loss of each of the {trials} trials ceased to be a number.",
+            f"the loss or the score of each of the {len(found)} trials is not a number.",
             hint=f"Search around a smaller learning rate: --lr {float(settings.lr or 0) / 10:g}",
         )
-    best = max(whole)[2]
-    return parse(best.method), replace(settings, lr=best.lr, epochs=best.epochs), found
+    return max(scored)[-1]
+
+
+def _worth(value: float, sign: float) -> float:
+    return sign * value if math.isfinite(value) else -math.inf
 
 
 class Halving:
@@ -119,20 +138,27 @@ class Halving:
         seen.append(value)
         return better >= max(1, len(seen) // FACTOR)
 
+    def forget(self, values: Sequence[float]) -> None:
+        """Take back the values of a trial, from its first epoch on."""
+        for epoch, value in enumerate(values, start=1):
+            if epoch in self._seen:
+                self._seen[epoch].remove(value)
+
 
 def _write(file: Path, key: str, trials: Sequence[Trial]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(f".partial-{os.getpid()}")
-    partial.write_text("".join(json.dumps(line) + "\n" for line in [{"key": key}, *map(asdict, trials)]))
-    partial.replace(file)
+    lines = [json.dumps(line) + "\n" for line in [{"key": key}, *map(asdict, trials)]]
+    checkpoint.put(file, "".join(lines).encode())
 
 
 def _read(file: Path | None, key: str) -> list[Trial]:
-    """The trials of a search that was stopped, if it was this one."""
+    """The trials of a search that was stopped, if it was this one; none where the file is torn."""
     if file is None or not file.is_file():
         return []
-    first, *rest = [json.loads(line) for line in file.read_text().splitlines()]
-    return [Trial(**line) for line in rest] if first.get("key") == key else []
+    try:
+        first, *rest = [json.loads(line) for line in file.read_text().splitlines()]
+        return [Trial(**line) for line in rest] if first["key"] == key else []
+    except (ValueError, TypeError, KeyError):
+        return []
 
 
 def _try(
@@ -140,54 +166,76 @@ def _try(
     method: Method,
     settings: Settings,
     run: Callable[[Method, Settings, Callable[[Event], None]], Fit],
-    asked: Any,
     halving: Halving,
     sign: float,
     kept: Trial | None,
     on_event: Callable[[Event], None],
 ) -> Trial:
-    """Run one setting, or go through what is known of it, asking after each epoch whether it is worth the next."""
-    course: list[float] = []
+    """Run one setting, or go through what is known of it; what has no score in the end stops no other."""
+    worths: list[float] = []
     last = int(settings.epochs or 0) * method.stages
 
     def weak(value: float) -> bool:
-        course.append(value)
-        asked.report(sign * value, len(course))
-        return halving.stops(len(course), sign * value) and len(course) < last
+        worths.append(_worth(value, sign))
+        return halving.stops(len(worths), worths[-1]) and len(worths) < last
 
-    if kept is not None:
+    if kept is None:
+        trial = _run(named, method, settings, run, weak, sign, on_event)
+    else:
+        trial = kept
         for value in kept.course:
             weak(value)
-        return kept
+    if trial.score is None:
+        halving.forget(worths)
+    return trial
+
+
+def _run(
+    named: tuple[int, str, float | None, int | None],
+    method: Method,
+    settings: Settings,
+    run: Callable[[Method, Settings, Callable[[Event], None]], Fit],
+    weak: Callable[[float], bool],
+    sign: float,
+    on_event: Callable[[Event], None],
+) -> Trial:
+    """Run one setting, asking after each epoch whether it is worth the next."""
+    course: list[float] = []
 
     def watch(event: Event) -> None:
         if event["event"] == "note" and named[0] == 0:  # once is enough
             on_event(event)
-        if event["event"] == "epoch" and weak(event[str(settings.metric)]):
-            raise _Weak
+        if event["event"] == "epoch":
+            course.append(event[str(settings.metric)])
+            if weak(course[-1]):
+                raise _Weak
 
     began = time.monotonic()
     stopped = False
-    score: float | None
     try:
         fit = run(method, settings, watch)
         if not fit.finished:
             raise KeyboardInterrupt  # the run ended its step and would be kept; the search ends with it
         score = [h for h in fit.history if h.get("stage", 0) == method.stages - 1][fit.best - 1][str(settings.metric)]
     except _Weak:
-        stopped, score = True, sign * max(sign * value for value in course)
+        stopped, score = True, sign * max(_worth(value, sign) for value in course)
     except Diverged:
-        stopped, score = True, None
+        score = math.nan
+    lost = not math.isfinite(score)
     number, spelled, lr, epochs = named
     seconds = round(time.monotonic() - began, 3)
-    return Trial(number, spelled, float(lr or 0), int(epochs or 0), score, course, stopped, seconds)
+    told = None if lost else score
+    return Trial(number, spelled, float(lr or 0), int(epochs or 0), told, course, stopped or lost, seconds)
 
 
 class _Weak(Exception):
     pass
 
 
-def _optuna(method: Method) -> Any:
+def ready(trials: int, method: Method) -> Any:
+    """Optuna, where a search of so many trials can be made; otherwise an error says why not."""
+    if trials < 1:
+        raise UsageError(f"a search needs at least one trial, not {trials}.")
     if method.outside:
         raise UsageError(f"{method.name} has no learning rate to search for.", hint="Leave --search out.")
     try:

@@ -8,12 +8,14 @@ states finds them: later epochs, other seeds, sizes and methods, a search, the s
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import platform
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,19 +25,25 @@ from adaptree import cache
 from adaptree.base import Base
 from adaptree.data.batch import canonical, collate, group
 from adaptree.data.encode import Row
-from adaptree.errors import UsageError
 from adaptree.host import Host, probe_inputs, share
 from adaptree.methods import Method
 from adaptree.training.settings import Settings, top_layers
+from adaptree.training.shelf import Unfit, alone, make_room, mapped, reserve, sized
 
 Array = np.ndarray[Any, Any]
 FORMAT = 1
 PRECISIONS = {"fp32": np.float32, "fp16": np.float16}
 BATCH = 64
-
-
-class Unfit(Exception):
-    """Why there is no trunk here; and what would make one possible."""
+MATHS = (
+    "get_num_threads", "backends.cpu.get_cpu_capability", "backends.mkldnn.enabled",
+    "are_deterministic_algorithms_enabled", "get_float32_matmul_precision", "backends.cuda.matmul.allow_tf32",
+    "backends.fp32_precision", "backends.mkldnn.matmul.fp32_precision", "backends.cuda.matmul.fp32_precision",
+    "backends.cuda.flash_sdp_enabled", "backends.cuda.mem_efficient_sdp_enabled", "backends.cuda.math_sdp_enabled",
+    "backends.cuda.cudnn_sdp_enabled",
+)  # fmt: skip
+"""What torch is asked about the way it computes."""
+VARIABLES = ("MKL_CBWR", "ONEDNN_MAX_CPU_ISA")
+"""What its libraries are told about that by the environment."""
 
 
 class Trunk:
@@ -75,8 +83,7 @@ def depth_for(method: Method, host: Host, touched: Iterable[str], settings: Sett
             raise Unfit("it acts in all layers")
         top = f"top:{top_layers(depth)}"
         raise Unfit(f"all layers are trained; --fast, or --layers {top}, leaves the lower ones alone")
-    lower = tuple(f"{path}." for path in host.sites.layers[:lowest])
-    if any(f"{path}.".startswith(lower) for path in touched):  # a plug-in's, perhaps
+    if any(host.sites.layer_of(f"{path}.") < lowest for path in touched):  # a plug-in's, perhaps
         raise Unfit(f"{method.name} acts below layer {lowest}, the lowest that it says it touches")
     return lowest
 
@@ -88,7 +95,8 @@ def restarts(host: Host, depth: int) -> int:
         raise Unfit(f"the layers of {sites.architecture} share their weights")
     unlike = Unfit(f"{sites.architecture} cannot be restarted from the middle with the same bits")
     inputs = probe_inputs(host.backbone)
-    with torch.inference_mode():
+    device = next(host.backbone.parameters()).device
+    with torch.inference_mode(), torch.autocast(device.type, enabled=False):
         tree = tree_of(host)
         whole = tree.backbone(**inputs).last_hidden_state
         output = _below(tree, depth, inputs)
@@ -110,9 +118,18 @@ def tree_of(host: Host) -> Host:
 
 
 def open_trunk(
-    base: Base, host: Host, depth: int, inputs: Callable[[], Sequence[Row]], precision: str, note: Callable[[str], None]
+    base: Base,
+    host: Host,
+    depth: int,
+    inputs: Callable[[], Sequence[Row]],
+    precision: str,
+    note: Callable[[str], None],
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Trunk:
-    """The trunk of a run, found in the cache or computed now; `Unfit` says why there is none."""
+    """The trunk of a run, found in the cache or computed now; `Unfit` says why there is none.
+
+    `stopped` is asked before each batch that is computed: then nothing is kept, and it ends in a KeyboardInterrupt.
+    """
     form = restarts(base.host, depth)
     distinct = {_key(row): row for row in inputs()}
     ordered = sorted(distinct.items(), key=lambda item: (canonical(len(item[1].ids)), item[0]))
@@ -122,50 +139,22 @@ def open_trunk(
     dtype = np.dtype(PRECISIONS[precision])
     sizes = {length: len(of) * length * base.width for length, of in members.items()}
     total = sum(sizes.values()) * dtype.itemsize
-    folder = cache.folder() / "trunk"
-    if total > (most := room(folder)):
-        raise Unfit(f"its states are {_size(total)}, and the cache may take {_size(most)} (ADAPTREE_CACHE_BYTES)")
-    path = folder / f"{_name(base, depth, precision, ordered)}.states"
+    path = cache.folder() / "trunk" / f"{_name(base, depth, precision, ordered)}.states"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with _alone(path.with_suffix(".lock")):
-            if _bytes(path) != total:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with alone(path.with_suffix(".lock"), stopped):
+            if (flat := mapped(path, dtype, total)) is None:
+                make_room(path, total)
                 lower = f"{depth} lower layer{'s' * (depth > 1)}"
-                note(f"computing the {lower} once for {len(ordered):,} texts ({_size(total)}).")
-                _evict(folder, total, keep=path)
-                _fill(base, depth, members, sizes, dtype, path, total)
-            flat = np.memmap(path, dtype=dtype, mode="r")
-            os.utime(path)
+                note(f"computing the {lower} once for {len(ordered):,} texts ({sized(total)}).")
+                _fill(base, depth, members, sizes, dtype, path, total, stopped)
+                flat = mapped(path, dtype, total)
     except OSError as error:
         raise Unfit(f"the cache cannot be written ({error.strerror or error})") from error
+    if flat is None:
+        raise Unfit(f"another process removes what is written to {path.parent}")
     groups, places = _views(flat, members, sizes, base.width)
     return Trunk(host, depth, form, groups, places)
-
-
-def room(folder: Path) -> int:
-    """How many bytes of states may be kept: ADAPTREE_CACHE_BYTES, else 8 GB; at most half of what the disk has left."""
-    said = os.environ.get("ADAPTREE_CACHE_BYTES")
-    try:
-        most = int(float(said)) if said else 8_000_000_000
-        if most < 0:
-            raise ValueError
-    except (ValueError, OverflowError):
-        raise UsageError(f"ADAPTREE_CACHE_BYTES is not a number of bytes: {said!r}.", hint="8e9 is 8 GB.") from None
-    there = next((p for p in (folder, *folder.parents) if p.exists()), Path("/"))
-    kept = sum(map(_bytes, folder.glob("*.states"))) if folder.is_dir() else 0
-    return min(most, (shutil.disk_usage(there).free + kept) // 2)
-
-
-def _bytes(path: Path) -> int:
-    """A file's size; 0 where another process has just removed it."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"
 
 
 def _key(row: Row) -> bytes:
@@ -178,18 +167,40 @@ def _name(base: Base, depth: int, precision: str, ordered: Sequence[tuple[bytes,
 
     backbone: Any = base.host.backbone
     config = {key: value for key, value in backbone.config.to_dict().items() if not key.startswith("_")}
-    device = torch.device(base.device)
     facts = (
         FORMAT, base.fingerprint, depth, base.host.sites.layers[depth - 1], precision, base.encoder.pad_id, config,
         backbone.config._attn_implementation, str(base.host.sites.dtype), torch.__version__, transformers.__version__,
-        device.type if device.type == "cpu" else torch.cuda.get_device_name(device), torch.get_num_threads(),
-        torch.backends.cpu.get_cpu_capability(), torch.backends.mkldnn.enabled, torch.get_float32_matmul_precision(),
-        torch.backends.cuda.matmul.allow_tf32, torch.are_deterministic_algorithms_enabled(),
+        _hardware(torch.device(base.device)), [_asked(name) for name in MATHS], [os.environ.get(v) for v in VARIABLES],
     )  # fmt: skip
     digest = hashlib.sha256(repr(facts).encode())
     for key, _ in ordered:
         digest.update(len(key).to_bytes(4, "little") + key)
     return digest.hexdigest()[:40]
+
+
+def _asked(name: str) -> Any:
+    """A setting of torch: None where this torch has none, "mixed" where its old and new names for it disagree."""
+    try:
+        value = attrgetter(name)(torch)
+        return value() if callable(value) else value
+    except AttributeError:
+        return None
+    except RuntimeError:
+        return "mixed"
+
+
+def _hardware(device: torch.device) -> tuple[str, ...]:
+    named = getattr(getattr(torch, device.type, None), "get_device_name", None)
+    return (device.type, _processor(), *([named(device)] if named else []))
+
+
+@functools.cache
+def _processor() -> str:
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
 
 
 def _views(
@@ -214,18 +225,21 @@ def _fill(
     dtype: np.dtype[Any],
     path: Path,
     total: int,
+    stopped: Callable[[], bool],
 ) -> None:
     """Compute the states and put the file in its place, whole."""
     partial = path.with_suffix(".partial")  # one name: whoever is here holds the lock, and a dead one's is stale
     tree = tree_of(base.host)
     try:
         with partial.open("wb") as file:
-            _reserve(file, total)
+            reserve(file, total)
         flat = np.memmap(partial, dtype=dtype, mode="r+")
         groups, _ = _views(flat, members, sizes, base.width)
-        with torch.inference_mode():
+        with torch.inference_mode(), torch.autocast(torch.device(base.device).type, enabled=False):
             for length, of in members.items():
                 for at in group([len(row.ids) for _, row in of], BATCH):
+                    if stopped():
+                        raise KeyboardInterrupt
                     inputs = collate([of[i][1] for i in at], base.encoder.pad_id, base.device)
                     states = _state(_below(tree, depth, inputs)).cpu().numpy()
                     if dtype == np.float16 and np.abs(states).max() > np.finfo(np.float16).max:
@@ -236,14 +250,6 @@ def _fill(
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-
-
-def _reserve(file: IO[bytes], size: int) -> None:
-    """Take the room now: a full disk is an error here, and would be a crash in the middle of a mapped write."""
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(file.fileno(), 0, size)
-    else:
-        file.truncate(size)
 
 
 class _Done(Exception):
@@ -285,35 +291,3 @@ def _cut(host: Host, depth: int, form: int, give: Callable[[], Tensor]) -> None:
 
     for at, path in enumerate(host.sites.layers[:depth]):
         host.backbone.get_submodule(path).forward = replaced(at == depth - 1)
-
-
-@contextlib.contextmanager
-def _alone(path: Path, wait: bool = True) -> Iterator[None]:
-    """Hold a lock that dies with its process; where there are no such locks, two may compute the same file."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-
-
-def _evict(folder: Path, need: int, keep: Path) -> None:
-    """Remove what was not used for longest until so many bytes more fit, and what killed processes left behind.
-
-    Lock files stay: removing one that another process waits for would let two of them in.
-    """
-    for partial in folder.glob("*.partial"):
-        if partial.with_suffix(".lock") != keep.with_suffix(".lock"):
-            with contextlib.suppress(OSError), _alone(partial.with_suffix(".lock"), wait=False):
-                partial.unlink()
-    files = sorted((path.stat().st_mtime_ns, path) for path in folder.glob("*.states") if path.exists())
-    total, most = sum(_bytes(path) for _, path in files), room(folder)
-    for _, path in files:
-        if total + need <= most:
-            break
-        total -= _bytes(path)
-        with contextlib.suppress(OSError):  # whoever has it open goes on with it
-            path.unlink()
