@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def _die(module: Any, where: str, count: int) -> None:
         if where == "before the rename" and seen == 2 * count - 1:
             os.kill(os.getpid(), signal.SIGKILL)
         if where == "half way" and seen == 2 * count - 1:
-            os.ftruncate(at, os.fstat(at).st_size // 2)
+            os.truncate(f"/proc/self/fd/{at}", os.fstat(at).st_size // 2)
             os.kill(os.getpid(), signal.SIGKILL)
 
     def replace(self: Path, target: Path) -> Path:
@@ -167,3 +168,19 @@ def test_a_run_that_is_refused_leaves_what_a_stopped_one_has_saved(
     with pytest.raises(AdaptreeError):
         api.train(data, base=base, store=tmp_path, **{**SETTINGS, **wrong})  # type: ignore[arg-type]
     assert saved.read_bytes() == b"of a run that was stopped"
+
+
+def test_a_checkpoint_is_written_without_a_copy_of_it_in_memory(tmp_path: Path) -> None:
+    import torch
+
+    from adaptree.training import checkpoint
+
+    tensors = {f"w{i}": torch.randn(250_000) for i in range(20)}  # 20 MB
+    tracemalloc.start()
+    checkpoint.write(tmp_path, tensors, {"epoch": 1})
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2_000_000
+    found = checkpoint.read(tmp_path)
+    assert found is not None
+    assert all(torch.equal(found[0][name], t) for name, t in tensors.items())

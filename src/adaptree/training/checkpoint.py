@@ -6,12 +6,12 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import save_file
 from torch import Tensor
 
 from adaptree.errors import StoreError, TrainingError
@@ -44,33 +44,35 @@ def prepare(folder: Path, anew: bool = False) -> None:
 
 
 def write(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-    """Keep a run's tensors and its state."""
-    data = save({name: t.contiguous() for name, t in tensors.items()}, metadata={"state": json.dumps(state)})
-    put(folder / FILE, data)
+    """Keep a run's tensors and its state, without a copy of them in memory."""
+    whole = {name: t.contiguous() for name, t in tensors.items()}
+    put(folder / FILE, lambda partial: save_file(whole, partial, metadata={"state": json.dumps(state)}))
 
 
-def put(path: Path, data: bytes) -> None:
+def put(path: Path, write: Callable[[Path], object]) -> None:
     """Write beside the old one, flush to the disk, then take its place in one step."""
     folder, partial = path.parent, _partial(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)  # another run of this name may have ended, and cleared it away
-        with partial.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        write(partial)
+        _flush(partial)
         partial.replace(path)
-        at = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(at)
-        finally:
-            os.close(at)
-    except OSError as error:
+        _flush(folder)
+    except (OSError, SafetensorError) as error:
         raise _cannot(folder, error) from error
 
 
-def _cannot(folder: Path, error: OSError) -> StoreError:
+def _flush(path: Path) -> None:
+    at = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(at)
+    finally:
+        os.close(at)
+
+
+def _cannot(folder: Path, error: Exception) -> StoreError:
     return StoreError(
-        f"the run cannot be kept in '{folder}': {error.strerror or error}.",
+        f"the run cannot be kept in '{folder}': {getattr(error, 'strerror', None) or error}.",
         hint="Make room there or choose another --store; a run that had begun goes on with --resume.",
     )
 

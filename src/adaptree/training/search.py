@@ -147,7 +147,7 @@ class Halving:
 
 def _write(file: Path, key: str, trials: Sequence[Trial]) -> None:
     lines = [json.dumps(line) + "\n" for line in [{"key": key}, *map(asdict, trials)]]
-    checkpoint.put(file, "".join(lines).encode())
+    checkpoint.put(file, lambda partial: partial.write_text("".join(lines)))
 
 
 def _read(file: Path | None, key: str) -> list[Trial]:
