@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import lzma
+import math
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,8 @@ from adaptree.errors import DataError, UsageError
 from adaptree.experiments import comparison, fast, figures, fusion, kinds, languages, layers, summary, transfer
 from adaptree.experiments.grid import Grid
 from adaptree.experiments.tasks import TEST, Task, files, whole
+from adaptree.opening import open_task
+from adaptree.store import Store
 from tests.bases import tiny_base, words_csv
 
 
@@ -187,9 +190,15 @@ def test_what_suggest_says_is_set_beside_what_sources_bring(tmp_path: Path, monk
     experiments.run("transfer", tmp_path / "data", tmp_path / "out", tasks=["a"], **more)
     begun = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "store" / "tasks").glob("**/*.safetensors")}
     page = experiments.run("transfer", tmp_path / "data", tmp_path / "out", tasks=["a", "b"], **more)
-    assert [line.split(" | ")[0] for line in page.splitlines() if line.startswith("| ")][1:] == [
-        "| a", "| b", "| **mean**"
-    ]  # fmt: skip
+    first = [line.split(" | ")[0] for line in page.splitlines() if line.startswith("| ")]
+    assert first == ["| target", "| a", "| b", "| **mean**"] * 2
+    losses = json.loads((tmp_path / "out" / "a" / "losses.json").read_text())
+    assert set(losses) == {"nothing", "b", "c"}
+    bound = open_task(Store(tmp_path / "out" / "store"), "a-on/b", base=base)
+    rows = [json.loads(line) for line in (tmp_path / "out" / "rows" / "a-test.jsonl").read_text().splitlines()]
+    answers = bound.predict([row["text"] for row in rows])
+    right = [answer.scores[row["label"]] for row, answer in zip(rows, answers, strict=True)]
+    assert losses["b"] == pytest.approx(-sum(map(math.log, right)) / len(right), abs=1e-5)
     assert all(path.stat().st_mtime_ns == then for path, then in begun.items()), "nothing is trained twice"
     assert (tmp_path / "out" / "gains.png").is_file()
 

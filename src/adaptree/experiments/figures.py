@@ -111,10 +111,10 @@ def transfer(found: Mapping[str, Mapping[str, Mapping[str, float]]], path: Path)
     for panel, (target, pairs) in zip(panels, found.items(), strict=False):
         panel.axhline(0, color="#c3cad2", lw=1)
         panel.axvline(0, color="#c3cad2", lw=1)
-        panel.plot([p["probe"] for p in pairs.values()], [p["gain"] for p in pairs.values()], "o", color=FRONT, ms=5)
+        panel.plot([p["probe"] for p in pairs.values()], [p["nats"] for p in pairs.values()], "o", color=FRONT, ms=5)
         for name, pair in pairs.items():
             short = name.removeprefix("crowdflower_").partition("_")[0]
-            panel.annotate(short, (pair["probe"], pair["gain"]), xytext=(4, 2), textcoords="offset points", fontsize=6)
+            panel.annotate(short, (pair["probe"], pair["nats"]), xytext=(4, 2), textcoords="offset points", fontsize=6)
         panel.set_title(target.removeprefix("crowdflower_"), fontsize=9)
         panel.spines[["top", "right"]].set_visible(False)
         panel.tick_params(labelsize=7)
@@ -122,5 +122,5 @@ def transfer(found: Mapping[str, Mapping[str, Mapping[str, float]]], path: Path)
     for panel in list(panels):
         panel.set_visible(False)
     figure.supxlabel("what the probe of suggest says", fontsize=9)
-    figure.supylabel("points gained on top of the source", fontsize=9)
+    figure.supylabel("nats gained on top of the source", fontsize=9)
     figure.savefig(path, dpi=DPI)

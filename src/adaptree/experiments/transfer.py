@@ -1,7 +1,8 @@
 """Does `adaptree suggest` find the tasks that help? Its ranking beside what each source really brings to a target.
 
 Each task is a source, trained on rows that grow with the size of its dataset, and a target of few rows. What a source
-brings: the test accuracy of an adapter that is trained on top of the source's (`--on`) less that of one trained alone.
+brings: the test accuracy of an adapter that is trained on top of the source's (`--on`) less that of one trained alone,
+and by how much less it is surprised by the test labels, which is finer where few rows leave most answers alike.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ def run(asked: Asked) -> str:
             on = () if below == "nothing" else ("--on", below)
             path = out / target.name / f"on-{below}.json"
             trained(path, few, f"{target.name}-on/{below}", store, ["--test", test, *OPTIONS, *on], asked)
+        _surprised(target.name, test, store, asked)
     return kept_page(table(out, asked.command), out)
 
 
@@ -91,18 +93,37 @@ def _ranked(target: str, few: Path, store: Path, asked: Asked) -> None:
     write_json(path, {"gains": [asdict(gain) for gain in found.gains]})
 
 
+def _surprised(target: str, test: Path, store: Path, asked: Asked) -> None:
+    """The mean of -log p of the right label, in nats, for each adapter of a target, kept."""
+    path = asked.out / target / "losses.json"
+    if path.is_file():
+        return
+    from adaptree.api import predict_rows
+    from adaptree.opening import base_of
+    from adaptree.store import Store
+
+    asked.on_event({"event": "note", "text": f"{target}, losses"})
+    base, tasks = base_of(asked.base, "cpu", asked.threads), Store(store)
+    found = {}
+    for below in ("nothing", *(task.name for task in TASKS if task.name != target)):
+        answers = predict_rows(base.bind(tasks[f"{target}-on/{below}"]), test)
+        right = [answer.scores.get(str(row["label"]), 0.0) for row, answer in answers]
+        found[below] = float(-np.log(np.maximum(right, 1e-9)).mean())
+    write_json(path, found)
+
+
 def spearman(first: Sequence[float], second: Sequence[float]) -> float:
     """The rank correlation of two rows of numbers."""
     return metrics.score("regress", np.asarray(first, dtype=float), np.asarray(second, dtype=float))["spearman"]
 
 
 def measured(out: Path) -> dict[str, dict[str, dict[str, float]]]:
-    """By target and source: what the source really brings in points, what the probe says, and the source's rows."""
+    """By target and source: what it really brings in points and in nats, what the probe says, and its rows."""
     found: dict[str, dict[str, dict[str, float]]] = {}
     for target in TASKS:
         folder = out / target.name
-        alone, told = read(folder / "on-nothing.json"), read(folder / "suggested.json")
-        if not alone or not told:
+        alone, told, losses = (read(folder / f"{name}.json") for name in ("on-nothing", "suggested", "losses"))
+        if not alone or not told or not losses:
             continue
         probe = {gain["task"]: gain["gain"] for gain in told["gains"]}
         for source in TASKS:
@@ -110,30 +131,33 @@ def measured(out: Path) -> dict[str, dict[str, dict[str, float]]]:
             if pair and source.name in probe:
                 found.setdefault(target.name, {})[source.name] = {
                     "gain": 100 * (pair["metrics"]["test"]["accuracy"] - alone["metrics"]["test"]["accuracy"]),
+                    "nats": losses["nothing"] - losses[source.name],
                     "probe": probe[source.name],
                     "rows": read(out / "sources" / f"{source.name}.json")["train_rows"],
                 }
     return {target: pairs for target, pairs in found.items() if len(pairs) == len(TASKS) - 1}
 
 
-def correlations(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, list[float]]:
+def correlations(found: Mapping[str, Mapping[str, Mapping[str, float]]], gain: str = "gain") -> dict[str, list[float]]:
     """The rank correlation with the real gain, one for each target, by who ranks."""
     return {
         who: [
-            spearman([pair[by] for pair in pairs.values()], [pair["gain"] for pair in pairs.values()])
+            spearman([pair[by] for pair in pairs.values()], [pair[gain] for pair in pairs.values()])
             for pairs in found.values()
         ]
         for who, by in (("suggest", "probe"), ("by size", "rows"))
     }
 
 
-def chance(found: Mapping[str, Mapping[str, Mapping[str, float]]], draws: int = 2000) -> tuple[float, float]:
+def chance(
+    found: Mapping[str, Mapping[str, Mapping[str, float]]], gain: str = "gain", draws: int = 2000
+) -> tuple[float, float]:
     """Between what values the mean rank correlation of random rankings lies, 95 times of 100."""
     rng = np.random.default_rng(0)
     means = np.mean(
         [
             [
-                spearman(rng.permutation(len(pairs)).tolist(), [pair["gain"] for pair in pairs.values()])
+                spearman(rng.permutation(len(pairs)).tolist(), [pair[gain] for pair in pairs.values()])
                 for _ in range(draws)
             ]
             for pairs in found.values()
@@ -149,48 +173,68 @@ def table(out: Path, command: str) -> str:
     lines = [
         "# Does `suggest` find the tasks that help?",
         "",
-        f"What a source brings: points of test accuracy that an adapter ({METHOD}, {EPOCHS} epochs, {FEW} rows, one "
-        f"seed) gains when it is trained on top of the source's. At most {TEST} test rows: differences of two points "
-        f"are noise. Sources have {SHARE}·√n of the n rows of their datasets here.",
+        f"What a source brings to a target: an adapter ({METHOD}, {EPOCHS} epochs, {FEW} rows, one seed) is trained on "
+        "top of the source's, and alone. The gain is in nats, how much less it is surprised by the labels of at most "
+        f"{TEST} test rows, and in points of their accuracy, of which two are noise: with so few rows many answers "
+        f"stay the same. Sources have {SHARE}·√n of the n rows of their datasets here.",
         "",
     ]
     if found := measured(out):
-        each, (low, high) = correlations(found), chance(found)
+        ranks = {gain: correlations(found, gain) for gain in ("nats", "gain")}
+        random_ = {gain: chance(found, gain) for gain in ranks}
+        cells = [(gain, who) for gain in ranks for who in ("suggest", "by size")]
         lines += [
-            "| target | rank correlation: suggest | by size | best source | suggest's first | largest | mean of all |",
-            f"|{'---|' * 7}",
-            *(
-                f"| {target} | {each['suggest'][i]:+.2f} | {each['by size'][i]:+.2f} | {_best(pairs)} |"
-                for i, (target, pairs) in enumerate(found.items())
-            ),
-            f"| **mean** | **{np.mean(each['suggest']):+.2f}** {_interval(each['suggest'])} | "
-            f"**{np.mean(each['by size']):+.2f}** {_interval(each['by size'])} | {_means(found)} |",
+            "Rank correlation with the gain:",
             "",
-            f"Means with 95 % intervals, bootstrap over {len(found)} targets; random rankings lie between {low:+.2f} "
-            f"and {high:+.2f}. The last four columns: the gain of that source in points.",
+            "| target | nats: suggest | by size | points: suggest | by size |",
+            f"|{'---|' * 5}",
+            *(
+                " | ".join([f"| {target}", *(f"{ranks[gain][who][i]:+.2f}" for gain, who in cells)]) + " |"
+                for i, target in enumerate(found)
+            ),
+            " | ".join(
+                ["| **mean**"]
+                + [f"**{np.mean(ranks[gain][who]):+.2f}** {_interval(ranks[gain][who])}" for gain, who in cells]
+            )
+            + " |",
+            "",
+            f"Means with 95 % intervals, bootstrap over {len(found)} targets; 95 of 100 random rankings lie between "
+            + " (nats), ".join(f"{low:+.2f} and {high:+.2f}" for low, high in random_.values())
+            + " (points).",
+            "",
+            "What is gained with the source that is chosen, in nats (points):",
+            "",
+            "| target | the best one | suggest's first | the largest | mean of all |",
+            f"|{'---|' * 5}",
+            *(f"| {target} | {_best(pairs)} |" for target, pairs in found.items()),
+            f"| **mean** | {_means(found)} |",
             "",
             "![gains](gains.png)",
             "",
         ]
         figures.transfer(found, out / "gains.png")
-        write_json(out / "summary.json", {"pairs": found, "correlations": each, "chance": [low, high]})
+        write_json(out / "summary.json", {"pairs": found, "correlations": ranks, "chance": random_})
     return "\n".join([*lines, *([f"Made by `{command}`."] if command else [])]) + "\n"
 
 
 def _chosen(pairs: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """The best source, those that suggest and size put first."""
-    return [max(pairs, key=lambda name: pairs[name][by]) for by in ("gain", "probe", "rows")]
+    """The best source, and those that suggest and size put first."""
+    return [max(pairs, key=lambda name: pairs[name][by]) for by in ("nats", "probe", "rows")]
 
 
 def _best(pairs: Mapping[str, Mapping[str, float]]) -> str:
-    told = [f"{pairs[name]['gain']:+.1f} ({name})" for name in _chosen(pairs)]
-    return " | ".join([*told, f"{np.mean([pair['gain'] for pair in pairs.values()]):+.1f}"])
+    told = [f"{pairs[name]['nats']:+.3f} ({pairs[name]['gain']:+.1f}), {name}" for name in _chosen(pairs)]
+    nats, points = (np.mean([pair[gain] for pair in pairs.values()]) for gain in ("nats", "gain"))
+    return " | ".join([*told, f"{nats:+.3f} ({points:+.1f})"])
 
 
 def _means(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
-    chosen = [[pairs[name]["gain"] for name in _chosen(pairs)] for pairs in found.values()]
-    every = np.mean([np.mean([pair["gain"] for pair in pairs.values()]) for pairs in found.values()])
-    return " | ".join(f"**{value:+.1f}**" for value in [*np.mean(chosen, axis=0), every])
+    columns = []
+    for gain in ("nats", "gain"):
+        chosen = [[pairs[name][gain] for name in _chosen(pairs)] for pairs in found.values()]
+        every = np.mean([np.mean([pair[gain] for pair in pairs.values()]) for pairs in found.values()])
+        columns.append([*np.mean(chosen, axis=0), every])
+    return " | ".join(f"**{nats:+.3f}** ({points:+.1f})" for nats, points in zip(*columns, strict=True))
 
 
 def _interval(values: Sequence[float]) -> str:
