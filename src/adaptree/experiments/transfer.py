@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -202,6 +202,8 @@ def table(out: Path, command: str) -> str:
             + " (nats), ".join(f"{low:+.2f} and {high:+.2f}" for low, high in random_.values())
             + " (points).",
             "",
+            f"What each scores by itself, as a source and as a target: {_alone(out, found)}.",
+            "",
             "What is gained with the source that is chosen, in nats (points):",
             "",
             "| target | the best one | suggest's first | the largest | mean of all |",
@@ -215,6 +217,16 @@ def table(out: Path, command: str) -> str:
         figures.transfer(found, out / "gains.png")
         write_json(out / "summary.json", {"pairs": found, "correlations": ranks, "chance": random_})
     return "\n".join([*lines, *([f"Made by `{command}`."] if command else [])]) + "\n"
+
+
+def _alone(out: Path, found: Iterable[str]) -> str:
+    """The test accuracy of a task's adapter of many rows, and of the one of few."""
+    told = []
+    for name in found:
+        source, few = read(out / "sources" / f"{name}.json"), read(out / name / "on-nothing.json")
+        many, less = (100 * cell["metrics"]["test"]["accuracy"] for cell in (source, few))
+        told.append(f"{name} {many:.1f} ({source['train_rows']:,} rows), {less:.1f}")
+    return "; ".join(told)
 
 
 def _chosen(pairs: Mapping[str, Mapping[str, float]]) -> list[str]:
