@@ -18,7 +18,7 @@ from adaptree.errors import TrainingError, UsageError
 from adaptree.methods import Method
 from adaptree.opening import base_of
 from adaptree.store.places import remember, run_folder
-from adaptree.task import check_name
+from adaptree.task import SAW, check_name
 from adaptree.training import crew
 from adaptree.training.settings import Settings, known_settings
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from adaptree.training.outcome import Fit
 
 JOINT = "joint"
-"""In a record's extra: the tasks that were trained at once, the digests of their data, and the temperature."""
+"""In a record's extra: the tasks that were trained at once, and the temperature."""
 
 
 def train(
@@ -156,8 +156,10 @@ def train(
         on_event(
             _note(f"{joined.truncated:,} texts are longer than {chosen.max_length} tokens and were cut (--max-length).")
         )
+    learned = {table.digest: called for called, table in tables.items()}
     said = {
-        JOINT: {"tasks": list(tables), "data": [table.digest for table in tables.values()], "temperature": temperature}
+        JOINT: {"tasks": list(tables), "temperature": temperature},
+        SAW: {**below.extra.get(SAW, {}), **learned},
     }
     tasks = []
     for i, (called, table) in enumerate(tables.items()):

@@ -44,7 +44,8 @@ with the digests of their tensors."""
 MADE_OF = "made_of"
 """In a record's extra: the composition that a task's weights were computed from, each name with its version."""
 SAW = "saw"
-"""In a record's extra: the data that the tasks it was made of have learned from, by digest, with those tasks."""
+"""In a record's extra: the data of others that its weights have learned from, by digest, each with its task: of those
+that it is made of, or was trained together with."""
 TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR})  # a rename met something that was there before
 
 _PART = r"[a-z0-9][a-z0-9_-]{0,63}"
@@ -54,11 +55,8 @@ VERSION = re.compile(r"[1-9][0-9]{0,8}")
 
 def seen(record: Record) -> dict[str, str]:
     """The data that a task's weights have learned from, by digest, each with the task that it was the data of."""
-    joint = record.extra.get("joint", {})
-    found = {**record.extra.get(SAW, {}), **dict(zip(joint.get("data", ()), joint.get("tasks", ()), strict=False))}
-    if digest := record.data.get("digest"):
-        found[digest] = record.reference
-    return found
+    digest = record.data.get("digest")
+    return {**record.extra.get(SAW, {}), **({digest: record.reference} if digest else {})}
 
 
 def check_name(name: str) -> str:

@@ -418,28 +418,23 @@ def test_the_states_do_not_depend_on_an_autocast_around_the_training(base: Base,
 
 
 @contextlib.contextmanager
-def bf16_matmul() -> Iterator[None]:
-    matmul: Any = torch.backends.mkldnn.matmul
+def precision(matmul: Any, value: str) -> Iterator[None]:
     before = matmul.fp32_precision
-    matmul.fp32_precision = "bf16"
+    matmul.fp32_precision = value
     try:
         yield
     finally:
         matmul.fp32_precision = before
 
 
-@contextlib.contextmanager
-def tf32_matmul() -> Iterator[None]:
-    matmul: Any = torch.backends.cuda.matmul
-    before = matmul.fp32_precision
-    matmul.fp32_precision = "tf32"
-    try:
-        yield
-    finally:
-        matmul.fp32_precision = before
+WITHIN: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
+    "bf16": lambda: precision(torch.backends.mkldnn.matmul, "bf16"),
+    "tf32": lambda: precision(torch.backends.cuda.matmul, "tf32"),
+    "attention": lambda: sdpa_kernel([SDPBackend.MATH]),
+}
 
 
-@pytest.mark.parametrize("within", [bf16_matmul, tf32_matmul, lambda: sdpa_kernel([SDPBackend.MATH])])
+@pytest.mark.parametrize("within", WITHIN.values(), ids=WITHIN)
 def test_how_torch_computes_is_in_the_name(
     base: Base, within: Callable[[], contextlib.AbstractContextManager[None]]
 ) -> None:

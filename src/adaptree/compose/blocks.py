@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from adaptree.compose.together import Parts, plan_of, steps_of, weights_of
 from adaptree.errors import CompositionError
 from adaptree.methods import Action, Before, Entry, Method, Params, Plan
-from adaptree.methods.fusion import digest_of
+from adaptree.methods.method import digest_of
 from adaptree.methods.pfeiffer import INVERTIBLE
 from adaptree.sites import Sites, parse_layers
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from adaptree.errors import MethodError
-from adaptree.methods.method import Closing, Entry, Method, Params, check_number, part
+from adaptree.methods.method import Closing, Entry, Method, Params, check_number, digest_of, part
 from adaptree.methods.pfeiffer import Pfeiffer
 from adaptree.methods.variants import HoulsbyFeedforward
 from adaptree.sites import Site, Sites
@@ -188,16 +187,6 @@ def apart(methods: Sequence[Method], sites: Sites) -> str:
     if closed and len({isinstance(method, Pfeiffer) for method in methods}) > 1:
         return "pfeiffer stands beside a layer's last norm, houlsby_feedforward in front of its residual add"
     return ""
-
-
-def digest_of(parts: Sequence[tuple[Method, Params]]) -> str:
-    """A few letters that are others for other methods or weights."""
-    found = hashlib.sha256()
-    for method, v in parts:
-        found.update(repr(method).encode())
-        for name, tensor in sorted(v.items()):
-            found.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
-    return found.hexdigest()[:8]
 
 
 def unfit(method: Method) -> str:

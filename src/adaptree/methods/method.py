@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 import warnings
@@ -304,3 +305,13 @@ def _spell(value: Any) -> str:
     if not isinstance(value, str):
         return repr(value)
     return value if _read(value) == value and not re.search(r"[,='\"()\s]", value) else f"'{value}'"
+
+
+def digest_of(parts: Sequence[tuple[Method, Params]]) -> str:
+    """A few letters that are others for other methods or weights."""
+    found = hashlib.sha256()
+    for method, v in parts:
+        found.update(repr(method).encode())
+        for name, tensor in sorted(v.items()):
+            found.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()[:8]
