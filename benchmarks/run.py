@@ -244,7 +244,7 @@ def bench(asked: argparse.Namespace) -> None:
     dataset = data.rows_of(asked.data)
     if not Path(asked.peers).is_file():
         raise Refused("the peers' environment is not there: `make bench` makes it, or give its python with --peers.")
-    from adaptree.models import config_of, locate
+    from adaptree.models.embedded import config_of, locate
 
     base = asked.base or locate("minilm")
     setup = dataclasses.replace(

@@ -20,7 +20,7 @@ settings.load_profile("adaptree")
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A comparison's cells run in this process, which is fast; their methods are listed as they run."""
-    from adaptree.compare import cells
+    from adaptree.analysis.compare import cells
 
     found: list[str] = []
 

@@ -18,7 +18,7 @@ from adaptree import attach
 from adaptree.errors import (
     AdaptreeError,
 )
-from adaptree.task import Task
+from adaptree.tasks.task import Task
 from tests import tiny
 from tests.headed import CLASSIFIERS, KINDS, METHOD, Kind, batch, bert, equal, outputs, same, state, train
 
@@ -236,7 +236,7 @@ def test_two_tasks_on_one_model_train_in_two_threads() -> None:
 
 @pytest.fixture(scope="module")
 def minilm() -> tuple[Any, Any]:
-    from adaptree.models import locate
+    from adaptree.models.embedded import locate
 
     folder = str(locate("minilm"))
     torch.manual_seed(0)
@@ -246,7 +246,7 @@ def minilm() -> tuple[Any, Any]:
 
 @pytest.mark.real
 def test_the_real_base_learns_and_stays_as_it_was(minilm: tuple[Any, Any], tmp_path: Path) -> None:
-    from adaptree.fingerprint import fingerprint
+    from adaptree.models.fingerprint import fingerprint
 
     model, tokenizer = minilm
     good = ["I loved it", "what a joy", "a fine film", "great fun", "simply wonderful", "I would see it again"]

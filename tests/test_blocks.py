@@ -19,14 +19,15 @@ from torch import Tensor
 
 import adaptree as at
 from adaptree import compose
-from adaptree.base import Base, load_base
 from adaptree.core import sparse
 from adaptree.data.batch import collate
 from adaptree.errors import CompositionError
-from adaptree.host import Host, share, without_dropout
 from adaptree.methods import parse
 from adaptree.methods.sparse import POSITIONS, VALUES, universe
-from adaptree.task import FUSES, Record, Task
+from adaptree.models.base import Base
+from adaptree.models.hooks import HookedModel, share, without_dropout
+from adaptree.models.loading import load_base
+from adaptree.tasks.task import FUSES, Record, Task
 from tests.bases import FILLER, tiny_base
 
 TEXTS = ["the lion and a plum", "new saw near the bear today", "apple", "a very old hammer with the small new drill"]
@@ -56,7 +57,7 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
 @pytest.fixture(scope="module")
 def base(record: Record) -> Base:
     found = load_base(record.extra["folder"])
-    found.host.model.double()
+    found.hooked.model.double()
     return found
 
 
@@ -69,7 +70,7 @@ def task(base: Base, record: Record) -> Make:
         if (method, seed) not in made:
             generator = torch.Generator().manual_seed(seed + 1)
             how = parse(method)
-            v = how.init(base.host.sites, base.host.backbone, generator)
+            v = how.init(base.hooked.sites, base.hooked.backbone, generator)
             head = {"head.weight": torch.zeros(3, base.width), "head.bias": torch.zeros(3)}
             v = {name: t.double() + 0.2 * torch.randn(t.shape, generator=generator) for name, t in (v | head).items()}
             made[method, seed] = Task(replace(record, name=f"t{len(made)}", method=str(how)), v)
@@ -84,7 +85,7 @@ def delta(base: Base, task: Make) -> Make:
 
     def make(method: str, seed: int = 0) -> Task:
         generator = torch.Generator().manual_seed(seed + 50)
-        total = sum(base.host.frozen[name].numel() for name in universe(base.host.frozen))
+        total = sum(base.hooked.frozen[name].numel() for name in universe(base.hooked.frozen))
         places = torch.randperm(total, generator=generator)[: total // 20].sort().values
         head = {name: t for name, t in task("head", seed).weights.items() if name.startswith("head.")}
         weights = {
@@ -98,11 +99,11 @@ def delta(base: Base, task: Make) -> Make:
 
 def written_out(base: Base, task: Task) -> dict[str, Tensor]:
     """A sparse task's δ as whole parameters."""
-    names = universe(base.host.frozen)
-    flat = torch.zeros(sum(base.host.frozen[name].numel() for name in names)).double()
+    names = universe(base.hooked.frozen)
+    flat = torch.zeros(sum(base.hooked.frozen[name].numel() for name in names)).double()
     flat[sparse.decode(task.weights[POSITIONS])] = task.weights[VALUES]
-    parts = flat.split([base.host.frozen[name].numel() for name in names])
-    return {name: part.view_as(base.host.frozen[name]) for name, part in zip(names, parts, strict=True)}
+    parts = flat.split([base.hooked.frozen[name].numel() for name in names])
+    return {name: part.view_as(base.hooked.frozen[name]) for name, part in zip(names, parts, strict=True)}
 
 
 class Plain:
@@ -256,13 +257,13 @@ NORMED = "houlsby(size=8, activation=tanh)"
 
 
 def test_the_plain_model_is_the_base(base: Base, task: Make) -> None:
-    assert_close(logits(base, "a", a=task("head")), answer(base, Plain(base.host.frozen), task("head").weights))
+    assert_close(logits(base, "a", a=task("head")), answer(base, Plain(base.hooked.frozen), task("head").weights))
     a = task(NORMED)
-    assert_close(logits(base, "a", a=a), answer(base, Houlsby(base.host.frozen, a.weights), a.weights))
+    assert_close(logits(base, "a", a=a), answer(base, Houlsby(base.hooked.frozen, a.weights), a.weights))
 
 
 def test_stack_lets_the_parts_act_one_after_the_other_and_the_last_one_answer(base: Base, task: Make) -> None:
-    w = base.host.frozen
+    w = base.hooked.frozen
     tasks = {
         "a": task(HOULSBY),
         "b": task(HOULSBY, 1),
@@ -276,7 +277,7 @@ def test_stack_lets_the_parts_act_one_after_the_other_and_the_last_one_answer(ba
 
 
 def test_the_one_part_that_owns_norms_gives_them_to_the_stack(base: Base, task: Make) -> None:
-    a, b, w = task(HOULSBY), task(NORMED), base.host.frozen
+    a, b, w = task(HOULSBY), task(NORMED), base.hooked.frozen
 
     class Normed(StackOfHoulsbys):
         def norm(self, path: str, x: Tensor) -> Tensor:
@@ -291,7 +292,7 @@ def test_the_one_part_that_owns_norms_gives_them_to_the_stack(base: Base, task: 
 
 
 def test_two_pfeiffers_stack_as_in_mad_x(base: Base, task: Make) -> None:
-    a, b, w = task("pfeiffer:8"), task("pfeiffer:8", 1), base.host.frozen
+    a, b, w = task("pfeiffer:8"), task("pfeiffer:8", 1), base.hooked.frozen
     found = logits(base, "stack(a, b)", a=a, b=b)
     assert_close(found, answer(base, MadX(w, a.weights, b.weights), b.weights))
     assert (found - answer(base, MadX(w, b.weights, a.weights), b.weights)).abs().max() > 1e-3
@@ -301,7 +302,7 @@ def test_lora_stacks_with_an_adapter(base: Base, task: Make) -> None:
     a, b = task("lora:2"), task(HOULSBY)
     assert_close(
         logits(base, "stack(a, b)", a=a, b=b),
-        answer(base, LoraBelow(base.host.frozen, a.weights, b.weights), b.weights),
+        answer(base, LoraBelow(base.hooked.frozen, a.weights, b.weights), b.weights),
     )
 
 
@@ -310,11 +311,11 @@ def test_average_is_the_task_of_the_mean_weights(base: Base, task: Make, shares:
     a, b = task(NORMED), task(NORMED, 1)
     v = mean(shares or [0.5, 0.5], a.weights, b.weights)
     text = "average(a, b)" if shares is None else f"average(a, b, weights={shares})"
-    assert_close(logits(base, text, a=a, b=b), answer(base, Houlsby(base.host.frozen, v), v))
+    assert_close(logits(base, text, a=a, b=b), answer(base, Houlsby(base.hooked.frozen, v), v))
 
 
 def test_averages_in_weights_and_in_outputs_are_not_the_same(base: Base, task: Make) -> None:
-    a, b, w = task(NORMED), task(NORMED, 1), base.host.frozen
+    a, b, w = task(NORMED), task(NORMED, 1), base.hooked.frozen
     found = logits(base, "average_outputs(a, b, weights=[0.3, 0.7])", a=a, b=b)
     blend = MeanOfHoulsbys(w, [Houlsby(w, a.weights), Houlsby(w, b.weights)], [0.3, 0.7])
     assert_close(found, answer(base, blend, mean([0.3, 0.7], a.weights, b.weights)))
@@ -322,7 +323,7 @@ def test_averages_in_weights_and_in_outputs_are_not_the_same(base: Base, task: M
 
 
 def test_average_outputs_blends_tasks_of_other_methods_and_one_that_does_nothing_there(base: Base, task: Make) -> None:
-    a, b, w = task(NORMED), task("houlsby_feedforward(size=4, norms=false, activation=tanh)"), base.host.frozen
+    a, b, w = task(NORMED), task("houlsby_feedforward(size=4, norms=false, activation=tanh)"), base.hooked.frozen
     blend = MeanOfHoulsbys(w, [Houlsby(w, a.weights), Houlsby(w, b.weights)], [0.5, 0.5])
     heads = ({k: t for k, t in each.weights.items() if k.startswith("head.")} for each in (a, b))
     assert_close(logits(base, "average_outputs(a, b)", a=a, b=b), answer(base, blend, mean([0.5, 0.5], *heads)))
@@ -333,11 +334,11 @@ def test_drop_leaves_some_layers_as_the_base_has_them(base: Base, task: Make, la
     a = task(NORMED)
     gone = {"0": [0], "1": [1], "top:1": [1], "0-1": [0, 1]}[layers]
     found = logits(base, f"drop(a, layers='{layers}')", a=a)
-    assert_close(found, answer(base, Houlsby(base.host.frozen, a.weights, gone), a.weights))
+    assert_close(found, answer(base, Houlsby(base.hooked.frozen, a.weights, gone), a.weights))
 
 
 def test_drop_of_pfeiffer_leaves_the_closing_norm_to_the_base(base: Base, task: Make) -> None:
-    a, w = task("pfeiffer:8"), base.host.frozen
+    a, w = task("pfeiffer:8"), base.hooked.frozen
 
     class Upper(MadX):
         def closing(self, layer: int, path: str, r: Tensor) -> Tensor:
@@ -347,7 +348,7 @@ def test_drop_of_pfeiffer_leaves_the_closing_norm_to_the_base(base: Base, task: 
 
 
 def test_blocks_nest(base: Base, task: Make) -> None:
-    w = base.host.frozen
+    w = base.hooked.frozen
     a, b, c = task(HOULSBY), task(HOULSBY, 1), task(HOULSBY, 2)
     found = logits(base, "stack(drop(a, layers='1'), average(b, c, weights=[0.4, 0.6]))", a=a, b=b, c=c)
     v = mean([0.4, 0.6], b.weights, c.weights)
@@ -438,10 +439,10 @@ def test_a_stack_of_one_is_that_one(base: Base, task: Make, delta: Make, method:
 def test_a_stack_of_nothing_is_the_base(base: Base) -> None:
     found = compose.compile_("stack()", {})
     assert (found.task, list(found.parts)) == (None, [])
-    assert compose.together(base.host.sites, base.host.frozen, found.parts) == ({}, {})
+    assert compose.together(base.hooked.sites, base.hooked.frozen, found.parts) == ({}, {})
     inputs = collate(base.encoder.encode(TEXTS, 64), base.encoder.pad_id)
     with torch.no_grad():
-        states = Plain(base.host.frozen)(inputs["input_ids"], inputs["token_type_ids"], inputs["attention_mask"])
+        states = Plain(base.hooked.frozen)(inputs["input_ids"], inputs["token_type_ids"], inputs["attention_mask"])
     assert_close(base.features(TEXTS), states[:, 0])
     with pytest.raises(CompositionError, match=r"bare base.*base.features"):
         base.bind("stack()", tasks={})
@@ -455,7 +456,7 @@ def test_dropping_every_layer_is_the_bare_base_under_the_head(base: Base, task: 
 
 
 def answer_with(base: Base, change: Mapping[str, Tensor], head: Mapping[str, Tensor]) -> Tensor:
-    return answer(base, Plain({n: p + change[n] if n in change else p for n, p in base.host.frozen.items()}), head)
+    return answer(base, Plain({n: p + change[n] if n in change else p for n, p in base.hooked.frozen.items()}), head)
 
 
 def test_sparse_deltas_add_up(base: Base, delta: Make) -> None:
@@ -548,7 +549,7 @@ def several(task: Make, delta: Make) -> dict[str, Task]:
 
 
 def test_the_base_and_the_old_tasks_keep_their_bits(base: Base, several: dict[str, Task]) -> None:
-    before = {name: p.clone() for name, p in base.host.frozen.items()}
+    before = {name: p.clone() for name, p in base.hooked.frozen.items()}
     kept = {name: {key: t.clone() for key, t in each.weights.items()} for name, each in several.items()}
     alone = {name: logits(base, name, **several) for name in several}
     for text in BLOCKS:
@@ -556,7 +557,7 @@ def test_the_base_and_the_old_tasks_keep_their_bits(base: Base, several: dict[st
     for name, each in several.items():
         assert torch.equal(logits(base, name, **several), alone[name])
         assert all(torch.equal(t, kept[name][key]) for key, t in each.weights.items())
-    assert all(torch.equal(p, before[name]) for name, p in base.host.frozen.items())
+    assert all(torch.equal(p, before[name]) for name, p in base.hooked.frozen.items())
 
 
 def test_threads_with_other_compositions_over_one_base_do_not_meet(base: Base, several: dict[str, Task]) -> None:
@@ -586,7 +587,7 @@ def test_checkpointing_and_training_mode_change_no_bit_of_a_block(
     for training, checkpoint in ((False, False), (True, False), (True, True)):
         parts = compose.compile_(text, several).parts
         learned = [t.requires_grad_() for t in _leaves(parts)]
-        tree = Host(share(base.host.model))
+        tree = HookedModel(share(base.hooked.model))
         without_dropout(tree.model)
         tree.model.train(training)
         if checkpoint:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import adaptree as at
 from adaptree import card
-from adaptree.task import Record, Task
+from adaptree.tasks.task import Record, Task
 from tests.bases import FILLER, WORDS, tiny_base
 
 

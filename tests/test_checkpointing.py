@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from adaptree import Tuned, attach
-from adaptree.sites import find
+from adaptree.models.sites import find
 from tests import tiny
 
 CHECKPOINTED = [name for name, case in tiny.CASES.items() if case.row is None and name not in ("albert", "mpnet")]

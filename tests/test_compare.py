@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from adaptree import plots
-from adaptree.compare import cells, choose, compare, pareto, report
-from adaptree.compare.rows import sample
+from adaptree.analysis.compare import cells, choose, compare, pareto, report
+from adaptree.analysis.compare.rows import sample
 from adaptree.data.table import load
 from adaptree.errors import DataError, MethodError, UsageError
-from adaptree.store import Store
+from adaptree.reports import plots
+from adaptree.tasks.store import Store
 from tests import browser
 from tests.bases import tiny_base, words_csv
 
@@ -175,7 +175,7 @@ def test_a_killed_comparison_resumes_and_memory_is_the_cell_s_own(
 ) -> None:
     out = tmp_path / "out"
     code = (
-        "import sys\nfrom adaptree.compare import compare\nballast = bytearray(1_500_000_000)\n"
+        "import sys\nfrom adaptree.analysis.compare import compare\nballast = bytearray(1_500_000_000)\n"
         f"compare({str(world / 'words.csv')!r}, methods={TWO!r}, base={str(world / 'base')!r}, out={str(out)!r}, "
         "seeds=2, epochs=[1])"
     )

@@ -12,12 +12,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import adaptree as at
-from adaptree.base import Base, load_base
 from adaptree.core import sparse
 from adaptree.errors import CompositionError, WrongBase
 from adaptree.methods.sparse import POSITIONS, VALUES, universe
-from adaptree.store import Store
-from adaptree.task import Task
+from adaptree.models.base import Base
+from adaptree.models.loading import load_base
+from adaptree.tasks.store import Store
+from adaptree.tasks.task import Task
 from tests.bases import tiny_base, words_csv
 
 TEXTS = ["the lion and a plum", "new saw near the bear today", "apple"]
@@ -49,12 +50,12 @@ def task(base: Base, data: Path) -> Any:
 
 def dense(base: Base, task: Task) -> dict[str, Tensor]:
     """A task's δ, written out as whole parameters without any of the package's code for it but the decoding."""
-    flat = torch.zeros(sum(base.host.frozen[name].numel() for name in universe(base.host.frozen)))
+    flat = torch.zeros(sum(base.hooked.frozen[name].numel() for name in universe(base.hooked.frozen)))
     flat[sparse.decode(task.weights[POSITIONS])] = task.weights[VALUES]
     out, start = {}, 0
-    for name in universe(base.host.frozen):
-        size = base.host.frozen[name].numel()
-        out[name] = flat[start : start + size].reshape(base.host.frozen[name].shape)
+    for name in universe(base.hooked.frozen):
+        size = base.hooked.frozen[name].numel()
+        out[name] = flat[start : start + size].reshape(base.hooked.frozen[name].shape)
         start += size
     return out
 
@@ -71,20 +72,20 @@ def test_what_leaves_the_base_alone_is_not_trained_on_another(
 
 def test_sparse_deltas_add_up_and_the_base_keeps_its_bits(base: Base, task: Any) -> None:
     first, second = task("lt_sft:0.05"), task("diff_pruning:0.05", 1)
-    before = {name: p.clone() for name, p in base.host.frozen.items()}
+    before = {name: p.clone() for name, p in base.hooked.frozen.items()}
     found = base.bind(second, on=[first]).logits(TEXTS)
 
-    summed = {name: dense(base, first)[name] + dense(base, second)[name] for name in universe(base.host.frozen)}
+    summed = {name: dense(base, first)[name] + dense(base, second)[name] for name in universe(base.hooked.frozen)}
     rows = base.encoder.encode(TEXTS, second.record.max_length)
     expected = []
     for row in rows:
-        weights = {name: p + summed[name] if name in summed else p for name, p in base.host.frozen.items()}
+        weights = {name: p + summed[name] if name in summed else p for name, p in base.hooked.frozen.items()}
         inputs = {"input_ids": torch.from_numpy(row.ids)[None].long(), "attention_mask": torch.ones(1, len(row.ids))}
-        hidden = torch.func.functional_call(base.host.backbone, weights, kwargs=inputs).last_hidden_state[0, 0]
+        hidden = torch.func.functional_call(base.hooked.backbone, weights, kwargs=inputs).last_hidden_state[0, 0]
         expected.append(F.linear(hidden, second.weights["head.weight"], second.weights["head.bias"]))
     torch.testing.assert_close(found, torch.stack(expected), rtol=1e-5, atol=1e-5)
     assert not torch.allclose(found, base.bind(second).logits(TEXTS), atol=1e-4), "the one below has no effect"
-    assert all(torch.equal(p, before[name]) for name, p in base.host.frozen.items())
+    assert all(torch.equal(p, before[name]) for name, p in base.hooked.frozen.items())
     assert torch.equal(base.bind(second).logits(TEXTS), base.bind(second, on=[]).logits(TEXTS))
 
 
@@ -101,8 +102,10 @@ def test_bottlenecks_act_one_after_the_other(base: Base, task: Any) -> None:
         task("houlsby_feedforward(size=8, norms=false, activation=relu)"),
         task("houlsby(size=8, norms=false, activation=tanh)"),
     )
-    site = base.host.sites.sites[-1]
-    module = base.host.backbone.get_submodule(site.path)  # a dropout: what goes in is what comes out, but for the tasks
+    site = base.hooked.sites.sites[-1]
+    module = base.hooked.backbone.get_submodule(
+        site.path
+    )  # a dropout: what goes in is what comes out, but for the tasks
     seen: list[tuple[Tensor, Tensor]] = []
     bound = base.bind(second, on=[first])
     handle = module.register_forward_hook(lambda _, args, output: seen.append((args[0], output)))
@@ -176,8 +179,8 @@ def test_the_lower_task_acts_first_where_the_upper_one_has_norms_too(base: Base,
         Task(t.record, {name: w + 0.3 * torch.randn(w.shape, generator=generator) for name, w in t.weights.items()})
         for t in (task("pfeiffer:8"), task("pfeiffer(size=8, norms=true)", 1))
     )
-    site = base.host.sites.sites[-1]
-    closing: Any = base.host.backbone.get_submodule(site.closing)
+    site = base.hooked.sites.sites[-1]
+    closing: Any = base.hooked.backbone.get_submodule(site.closing)
     seen: list[Tensor] = []
     bound = base.bind(upper, on=[lower])
     handles = [

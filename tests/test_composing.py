@@ -14,13 +14,15 @@ from torch import Tensor
 
 import adaptree as at
 from adaptree import api, card
-from adaptree.base import Base, Bound, load_base
 from adaptree.cli import main
-from adaptree.composing import compose
 from adaptree.errors import CompositionError, StoreError, TaskNotFound, UsageError, WrongBase
-from adaptree.store import Store
-from adaptree.store.places import remember, run_folder
-from adaptree.task import FUSES, MADE_OF, NEEDS, ON, SAW, Task
+from adaptree.models.base import Base
+from adaptree.models.bound import Bound
+from adaptree.models.loading import load_base
+from adaptree.tasks.places import remember, run_folder
+from adaptree.tasks.store import Store
+from adaptree.tasks.task import FUSES, MADE_OF, NEEDS, ON, SAW, Task
+from adaptree.training.composing import compose
 from tests.bases import tiny_base, words_csv
 
 TEXTS = ["the lion and a plum", "new saw near the bear today", "apple"]

@@ -9,9 +9,9 @@ import torch
 from transformers import BertConfig, BertModel
 
 from adaptree import attach
-from adaptree.host import price
 from adaptree.methods import parse
-from adaptree.sites import find
+from adaptree.models.hooks import price
+from adaptree.models.sites import find
 from tests import tiny
 
 SHAPES = {

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import adaptree.demo
+import adaptree.analysis.demo
 from adaptree.cli import main
 
 ROOT = Path(__file__).parent.parent
@@ -37,7 +37,7 @@ def shown(page: str) -> list[tuple[str, str]]:
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the files that the pages speak of, cut short."""
     for name in ("reviews", "tickets"):
-        training, test = adaptree.demo.data(name)
+        training, test = adaptree.analysis.demo.data(name)
         for source, target, rows in ((training, f"{name}.csv", 40), (test, f"{name}-test.csv", 20)):
             with source.open(newline="") as file, (tmp_path / target).open("w", newline="") as out:
                 csv.writer(out).writerows(row for i, row in enumerate(csv.reader(file)) if i <= rows)

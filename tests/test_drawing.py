@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adaptree import drawing
+from adaptree.reports import drawing
 from tests import browser
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from adaptree import experiments
+from adaptree.analysis import experiments
+from adaptree.analysis.compare.cells import full_spelling
+from adaptree.analysis.experiments import comparison, fast, figures, fusion, kinds, languages, layers, summary, transfer
+from adaptree.analysis.experiments.grid import Grid
+from adaptree.analysis.experiments.tasks import TEST, Task, files, whole
 from adaptree.cli import main
-from adaptree.compare.cells import full_spelling
 from adaptree.errors import DataError, UsageError
-from adaptree.experiments import comparison, fast, figures, fusion, kinds, languages, layers, summary, transfer
-from adaptree.experiments.grid import Grid
-from adaptree.experiments.tasks import TEST, Task, files, whole
-from adaptree.opening import open_task
-from adaptree.store import Store
+from adaptree.models.opening import open_task
+from adaptree.tasks.store import Store
 from tests.bases import tiny_base, words_csv
 
 

@@ -19,12 +19,12 @@ from transformers import AlbertConfig, AlbertModel
 
 import adaptree as at
 from adaptree import compose as algebra
-from adaptree import explain
-from adaptree.base import load_base
+from adaptree.analysis import explain
 from adaptree.cli import main
 from adaptree.errors import CompositionError, UsageError
-from adaptree.store import Store
-from adaptree.task import Task
+from adaptree.models.loading import load_base
+from adaptree.tasks.store import Store
+from adaptree.tasks.task import Task
 from tests.bases import tiny_base, words_csv
 
 TEXTS = ["the lion and a plum", "new saw near the bear today and the old wolf under a big drill", "apple"]
@@ -63,11 +63,11 @@ def by_hand(world: World, texts: list[str]) -> np.ndarray[Any, Any]:
         (row,) = base.encoder.encode([text], 64)
         inputs = {"input_ids": torch.from_numpy(row.ids)[None].long()}
         sums: list[Tensor] = []
-        norms: list[Any] = [base.host.backbone.get_submodule(f"encoder.layer.{i}.output.LayerNorm") for i in range(2)]
+        norms: list[Any] = [base.hooked.backbone.get_submodule(f"encoder.layer.{i}.output.LayerNorm") for i in range(2)]
         keep = functools.partial(lambda into, module, args: into.append(args[0]), sums)  # before any task acts
         handles = [norm.register_forward_pre_hook(keep, prepend=True) for norm in norms]
-        with torch.no_grad(), base.host.running(world.fused._plan or {}):
-            base.host.backbone(**inputs)
+        with torch.no_grad(), base.hooked.running(world.fused._plan or {}):
+            base.hooked.backbone(**inputs)
         for handle in handles:
             handle.remove()
         for layer, (norm, r) in enumerate(zip(norms, sums, strict=True)):

@@ -15,12 +15,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import adaptree as at
-from adaptree.base import Base, load_base
 from adaptree.errors import CompositionError, MethodError, TaskNotFound, TrainingError, WrongBase
-from adaptree.host import Host, without_dropout
 from adaptree.methods import Fusion, Method, Params, parse
-from adaptree.store import Store
-from adaptree.task import FUSES, NEEDS, Task
+from adaptree.models.base import Base
+from adaptree.models.hooks import HookedModel, without_dropout
+from adaptree.models.loading import load_base
+from adaptree.tasks.store import Store
+from adaptree.tasks.task import FUSES, NEEDS, Task
 from adaptree.training import loop
 from tests import tiny
 from tests.bases import tiny_base, words_csv
@@ -29,7 +30,7 @@ TEXTS = ["the lion and a plum", "new saw near the bear today", "apple"]
 Parts = list[tuple[Method, Params]]
 
 
-def adapters(host: Host, method: str, count: int = 3) -> Parts:
+def adapters(hooked: HookedModel, method: str, count: int = 3) -> Parts:
     """Adapters that do something, each something else."""
     generator = torch.Generator().manual_seed(5)
     how = parse(method)
@@ -38,17 +39,17 @@ def adapters(host: Host, method: str, count: int = 3) -> Parts:
             how,
             {
                 name: 0.3 * torch.randn(tensor.shape, generator=generator)
-                for name, tensor in how.init(host.sites, host.backbone, generator).items()
+                for name, tensor in how.init(hooked.sites, hooked.backbone, generator).items()
             },
         )
         for _ in range(count)
     ]
 
 
-def learned(host: Host, fusion: Fusion, size: float = 0.15) -> dict[str, Tensor]:
+def learned(hooked: HookedModel, fusion: Fusion, size: float = 0.15) -> dict[str, Tensor]:
     """Q, K and V as training might have left them."""
     generator = torch.Generator().manual_seed(6)
-    born = fusion.init(host.sites, host.backbone, generator)
+    born = fusion.init(hooked.sites, hooked.backbone, generator)
     return {name: tensor + size * torch.randn(tensor.shape, generator=generator) for name, tensor in born.items()}
 
 
@@ -78,19 +79,19 @@ def at_site(
 ) -> tuple[dict[str, Tensor], nn.Module, Parts, dict[str, Tensor], str]:
     """What goes in and out of the fusion in a layer of a real model; the norm that closes it, and all weights."""
     model = tiny.model(case)
-    host = Host(model)
-    (site,) = [each for each in host.sites.sites if each.role == "feedforward" and each.layer == layer]
+    hooked = HookedModel(model)
+    (site,) = [each for each in hooked.sites.sites if each.role == "feedforward" and each.layer == layer]
     closing = method.startswith("pfeiffer") and site.closing is not None
-    module = host.backbone.get_submodule(str(site.closing) if closing else site.path)
-    parts, seen = adapters(host, method), {}
+    module = hooked.backbone.get_submodule(str(site.closing) if closing else site.path)
+    parts, seen = adapters(hooked, method), {}
     fusion = change(Fusion().over(parts))
-    v = learned(host, fusion)
+    v = learned(hooked, fusion)
 
     def watch(number: int, s: Tensor) -> None:
         if number == layer:
             seen["s"] = s
 
-    host.bind(fusion.watched(watch).plan(host.sites, v))
+    hooked.bind(fusion.watched(watch).plan(hooked.sites, v))
     if closing:  # a norm is given something else
         module.register_forward_pre_hook(lambda _, args: seen.update({"in": args[0]}), prepend=True)
         module.register_forward_hook(lambda _, args, output: seen.update(out=args[0]))
@@ -148,11 +149,11 @@ def test_a_masked_adapter_counts_for_nothing_and_the_others_share_its_weight() -
 def test_equal_adapters_are_computed_once_and_count_as_often_as_they_are_there(case: str, method: str) -> None:
     """The tasks of a joint training differ in their heads alone."""
     seen: dict[str, list[Tensor]] = {}
-    host = Host(tiny.model(case).double())
-    a, b, c = [(how, {name: t.double() for name, t in v.items()}) for how, v in adapters(host, method)]
+    hooked = HookedModel(tiny.model(case).double())
+    a, b, c = [(how, {name: t.double() for name, t in v.items()}) for how, v in adapters(hooked, method)]
     twin = (a[0], {**a[1], "head.weight": torch.ones(2)})
     plain = Fusion().over([a, b, twin, c, twin])
-    v = {name: t.double() for name, t in learned(host, plain).items()}
+    v = {name: t.double() for name, t in learned(hooked, plain).items()}
     each_by_itself = plain._with(_same=tuple(range(5)))
     assert plain._distinct == [0, 1, 3]
     for without in ([], [2], [1], [0, 2, 4]):
@@ -160,8 +161,8 @@ def test_equal_adapters_are_computed_once_and_count_as_often_as_they_are_there(c
         for fusion in (plain, each_by_itself):
             seen.clear()
             watched = fusion.without(without).watched(lambda layer, s: seen.setdefault(str(layer), []).append(s))
-            with torch.no_grad(), host.running(host.hook(watched.plan(host.sites, v))):
-                states = host.backbone(**tiny.batch(host.model)).last_hidden_state
+            with torch.no_grad(), hooked.running(hooked.hook(watched.plan(hooked.sites, v))):
+                states = hooked.backbone(**tiny.batch(hooked.model)).last_hidden_state
             told.append((states, torch.cat([s for layer in sorted(seen) for s in seen[layer]])))
         (out, s), (want, expected) = told
         assert off(out, want) < 1e-6
@@ -174,8 +175,12 @@ def test_equal_adapters_are_computed_once_and_count_as_often_as_they_are_there(c
 
 
 def test_at_birth_value_is_the_identity_and_queries_and_keys_are_small() -> None:
-    host = Host(tiny.model("bert"))
-    v = Fusion().over(adapters(host, "pfeiffer:5")).init(host.sites, host.backbone, torch.Generator().manual_seed(0))
+    hooked = HookedModel(tiny.model("bert"))
+    v = (
+        Fusion()
+        .over(adapters(hooked, "pfeiffer:5"))
+        .init(hooked.sites, hooked.backbone, torch.Generator().manual_seed(0))
+    )
     assert set(v) == {f"{layer}.feedforward.{key}" for layer in range(3) for key in ("query", "key", "value")}
     for name, tensor in v.items():
         if name.endswith("value"):
@@ -189,10 +194,10 @@ def test_at_birth_value_is_the_identity_and_queries_and_keys_are_small() -> None
 
 def test_with_no_say_it_is_the_mean_of_the_adapters() -> None:
     seen, norm, parts, _, name = at_site("bert", "pfeiffer:5", 0)
-    host = Host(tiny.model("bert"))
+    hooked = HookedModel(tiny.model("bert"))
     fusion = Fusion(init_std=0.0).over(parts)
-    born = fusion.init(host.sites, host.backbone, torch.Generator())
-    (change,) = fusion.plan(host.sites, born)["encoder.layer.0.output.LayerNorm"].changes  # type: ignore[union-attr]
+    born = fusion.init(hooked.sites, hooked.backbone, torch.Generator())
+    (change,) = fusion.plan(hooked.sites, born)["encoder.layer.0.output.LayerNorm"].changes  # type: ignore[union-attr]
     r = seen["in"]
     h = norm(r)
     z = [
@@ -204,10 +209,10 @@ def test_with_no_say_it_is_the_mean_of_the_adapters() -> None:
 
 def test_the_count_is_three_squares_of_the_width_a_layer() -> None:
     for method, layers in (("pfeiffer:5", 3), ("pfeiffer(size=5, layers=top:1)", 1)):
-        host = Host(tiny.model("bert"))
-        fusion = Fusion().over(adapters(host, method))
-        v = fusion.init(host.sites, host.backbone, torch.Generator())
-        assert fusion.count(host.sites, host.backbone) == {"adapters": layers * 3 * 32 * 32, "norms": 0}
+        hooked = HookedModel(tiny.model("bert"))
+        fusion = Fusion().over(adapters(hooked, method))
+        v = fusion.init(hooked.sites, hooked.backbone, torch.Generator())
+        assert fusion.count(hooked.sites, hooked.backbone) == {"adapters": layers * 3 * 32 * 32, "norms": 0}
         assert sum(tensor.numel() for tensor in v.values()) == layers * 3 * 32 * 32
 
 
@@ -230,14 +235,14 @@ def test_gradients_reach_query_key_and_value_alone_with_checkpointing_too(checkp
     def run(mode: str) -> tuple[dict[str, Tensor], Counter[str]]:
         model: Any = tiny.model("bert").requires_grad_(False)
         without_dropout(model)
-        host = Host(model.train())
-        parts = adapters(host, "pfeiffer:5")
+        hooked = HookedModel(model.train())
+        parts = adapters(hooked, "pfeiffer:5")
         fusion = Fusion().over(parts)
-        v = {name: tensor.requires_grad_() for name, tensor in learned(host, fusion).items()}
-        host.bind(fusion.plan(host.sites, v))
+        v = {name: tensor.requires_grad_() for name, tensor in learned(hooked, fusion).items()}
+        hooked.bind(fusion.plan(hooked.sites, v))
         fired: Counter[str] = Counter()
-        for site in host.sites.sites:
-            host.backbone.get_submodule(site.path).register_forward_pre_hook(
+        for site in hooked.sites.sites:
+            hooked.backbone.get_submodule(site.path).register_forward_pre_hook(
                 lambda *_, path=site.path: fired.update([path])
             )
         if mode != "off":
@@ -267,17 +272,17 @@ def test_gradients_reach_query_key_and_value_alone_with_checkpointing_too(checkp
 @pytest.mark.parametrize("method", ["pfeiffer:5", "houlsby_feedforward(size=5, norms=false)"])
 def test_adapters_of_every_architecture_can_be_fused(case: str, method: str) -> None:
     model = tiny.model(case)
-    host = Host(model, tiny.CASES[case].row)
+    hooked = HookedModel(model, tiny.CASES[case].row)
     bare = tiny.output(model, tiny.batch(model))
-    parts = adapters(host, method)
+    parts = adapters(hooked, method)
     seen: set[int] = set()
     fusion = Fusion().over(parts).watched(lambda layer, s: seen.add(layer))
-    v = learned(host, fusion, 0.05)
-    with torch.no_grad(), host.running(fusion.plan(host.sites, v)):
+    v = learned(hooked, fusion, 0.05)
+    with torch.no_grad(), hooked.running(fusion.plan(hooked.sites, v)):
         fused = tiny.output(model, tiny.batch(model))
-    with torch.no_grad(), host.running(parts[0][0].plan(host.sites, parts[0][1])):
+    with torch.no_grad(), hooked.running(parts[0][0].plan(hooked.sites, parts[0][1])):
         alone = tiny.output(model, tiny.batch(model))
-    assert seen == {site.layer for site in host.sites.sites if site.role == "feedforward"}
+    assert seen == {site.layer for site in hooked.sites.sites if site.role == "feedforward"}
     assert fused.isfinite().all()
     assert off(fused, bare.detach()) > 1e-3
     assert off(fused, alone) > 1e-3
@@ -297,7 +302,7 @@ class World:
         for seed, name in enumerate("abc"):
             at.train(self.data, name=name, method="pfeiffer:8", seed=seed, store=self.store, **self.options)
         self.before = {name: self.bits(self.store[name]) for name in "abc"}
-        self.frozen = {name: p.clone() for name, p in self.base.host.frozen.items()}
+        self.frozen = {name: p.clone() for name, p in self.base.hooked.frozen.items()}
         self.fused = at.train(self.data, name="f", method="fuse(a, b, c)", store=self.store, **self.options)
 
     def bits(self, task: Task) -> dict[str, bytes]:
@@ -320,7 +325,7 @@ def test_a_fused_task_has_weights_of_its_own_and_references_to_its_parts(world: 
 
 def test_fusing_leaves_old_tasks_and_the_base_as_they_were(world: World) -> None:
     assert {name: world.bits(world.store[name]) for name in "abc"} == world.before
-    assert all(torch.equal(p, world.frozen[name]) for name, p in world.base.host.frozen.items())
+    assert all(torch.equal(p, world.frozen[name]) for name, p in world.base.hooked.frozen.items())
 
 
 def test_kept_anywhere_it_gives_the_same_bits(world: World, tmp_path: Path) -> None:

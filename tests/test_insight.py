@@ -13,11 +13,11 @@ import torch
 from sklearn import metrics as reference
 
 import adaptree as at
-from adaptree import insight as module
-from adaptree.insight import calibration, insight
 from adaptree.kinds import Classify, Kind, Regress
+from adaptree.kinds import insight as module
 from adaptree.kinds.answer import Answer
 from adaptree.kinds.choose import Choose
+from adaptree.kinds.insight import calibration, insight
 from adaptree.kinds.joint import Joint
 from adaptree.kinds.labels import Labels
 from adaptree.kinds.mlm import Hidden, Mlm
@@ -28,7 +28,7 @@ from tests.bases import tiny_base
 
 
 def drawn(n: int, labels: int, seed: int = 0) -> tuple[np.ndarray[Any, Any], torch.Tensor]:
-    """Golds, and logits that are right more often than not."""
+    """Targets, and logits that are right more often than not."""
     rng = np.random.default_rng(seed)
     gold = rng.integers(0, labels, n)
     logits = rng.normal(size=(n, labels)) + 1.5 * np.eye(labels)[gold]
@@ -98,8 +98,8 @@ def test_several_labels_are_counted_each_by_itself() -> None:
     rng = np.random.default_rng(0)
     truth, out = rng.random((200, 3)) < 0.4, torch.tensor(rng.normal(size=(200, 3)), dtype=torch.float32)
     names = ("a", "b", "c")
-    golds = [[name for name, yes in zip(names, row, strict=True) if yes] for row in truth]
-    found = insight(Labels(names, 0.5), texts(200), golds, out, [])
+    targets = [[name for name, yes in zip(names, row, strict=True) if yes] for row in truth]
+    found = insight(Labels(names, 0.5), texts(200), targets, out, [])
     said = (out > 0).numpy()
     expected = np.array(reference.precision_recall_fscore_support(truth, said, average=None)).T
     rows = [[row[name] for name in ("precision", "recall", "f1", "gold")] for row in found["by_label"]]
@@ -118,8 +118,8 @@ def test_a_label_that_the_task_does_not_know_is_a_mistake_and_named() -> None:
 
 
 def test_numbers_are_off_by_a_mean_and_a_spread() -> None:
-    golds = np.array([1.0, 2.0, 3.0, 4.0], dtype=np.float32)
-    found = insight(Regress(0.0, 1.0), texts(4), golds, torch.tensor([[1.0], [3.0], [0.0], [4.0]]), [])
+    targets = np.array([1.0, 2.0, 3.0, 4.0], dtype=np.float32)
+    found = insight(Regress(0.0, 1.0), texts(4), targets, torch.tensor([[1.0], [3.0], [0.0], [4.0]]), [])
     (target,) = found["targets"]
     assert target["mean"] == pytest.approx(-0.5)
     assert target["spread"] == pytest.approx(np.std([0, 1, -3, 0]), abs=1e-5)
@@ -128,8 +128,8 @@ def test_numbers_are_off_by_a_mean_and_a_spread() -> None:
 
 
 def test_a_sample_of_many_points_is_spread_over_all_of_them() -> None:
-    golds = np.arange(10_000, dtype=np.float32)
-    found = insight(Regress(0.0, 1.0), texts(10_000), golds, torch.zeros(10_000, 1), [])
+    targets = np.arange(10_000, dtype=np.float32)
+    found = insight(Regress(0.0, 1.0), texts(10_000), targets, torch.zeros(10_000, 1), [])
     points = found["targets"][0]["gold"]
     assert len(points) == 500
     assert (points[0], points[-1]) == (0, 9999)
@@ -145,8 +145,8 @@ def test_an_answer_that_is_no_number_is_the_largest_miss() -> None:
 
 def test_several_numbers_have_a_scatter_each() -> None:
     kind = Numbers(("size", "price"), (0.0, 0.0), (1.0, 100.0))
-    golds = [[1.0, 100.0], [2.0, 200.0]]
-    found = insight(kind, [["one", "two"], "three"], golds, torch.tensor([[1.0, 1.5], [2.0, 2.0]]), [])
+    targets = [[1.0, 100.0], [2.0, 200.0]]
+    found = insight(kind, [["one", "two"], "three"], targets, torch.tensor([[1.0, 1.5], [2.0, 2.0]]), [])
     assert [target["name"] for target in found["targets"]] == ["size", "price"]
     assert found["targets"][1]["mean"] == pytest.approx(25.0)
     assert found["mistakes"] == [
@@ -157,9 +157,9 @@ def test_several_numbers_have_a_scatter_each() -> None:
 def test_entities_are_counted_by_label_and_the_worst_sentence_is_first() -> None:
     kind = Tag.of(["O", "B-PER", "I-PER", "B-LOC", "I-LOC"], "IOB2")
     words = [{"tokens": "Ann Lee saw Bern".split()}, {"tokens": "Bern saw Ann".split()}, {"tokens": ["Bern"]}]  # noqa: SIM905
-    golds = [["B-PER", "I-PER", "O", "B-LOC"], ["B-LOC", "O", "B-PER"], ["B-LOC"]]
+    targets = [["B-PER", "I-PER", "O", "B-LOC"], ["B-LOC", "O", "B-PER"], ["B-LOC"]]
     said = [["B-PER", "O", "O", "O"], ["B-LOC", "O", "O"], ["B-LOC"]]
-    found = insight(kind, words, golds, [], [], said)
+    found = insight(kind, words, targets, [], [], said)
     by_label = {row["label"]: row for row in found["by_label"]}
     assert by_label["LOC"] == {"label": "LOC", "f1": 0.8, "precision": 1.0, "recall": pytest.approx(2 / 3, abs=1e-5),
                                "gold": 3, "predicted": 2, "right": 2}  # fmt: skip
@@ -181,12 +181,12 @@ def test_answers_are_scored_by_the_first_word_of_their_question(base: Any) -> No
     contexts = ["the old lion", "a new saw", "the big plum"]
     asked = ["Who is it?", "¿What is it?", "who is near"]
     inputs = [{"question": q, "context": c} for q, c in zip(asked, contexts, strict=True)]
-    units = kind.units(base.encoder, inputs, 64)
-    golds = [{"answers": [{"text": "lion", "start": 8}]}, {"answers": [{"text": "new", "start": 2}]}, {"answers": []}]
-    out = [torch.zeros(len(row.ids), 2) for unit in units for row in unit]
-    for part, (row,), word in zip(out, units, (2, 2, 2), strict=True):  # each time the last word is said
+    examples = kind.examples(base.encoder, inputs, 64)
+    targets = [{"answers": [{"text": "lion", "start": 8}]}, {"answers": [{"text": "new", "start": 2}]}, {"answers": []}]
+    out = [torch.zeros(len(row.ids), 2) for example in examples for row in example]
+    for part, (row,), word in zip(out, examples, (2, 2, 2), strict=True):  # each time the last word is said
         part[row.at.first + word] = 5.0
-    found = insight(kind, inputs, golds, out, units)
+    found = insight(kind, inputs, targets, out, examples)
     assert found["by_word"] == [
         {"word": "who", "rows": 2, "exact_match": 0.5, "f1": 0.5},
         {"word": "what", "rows": 1, "exact_match": 0.0, "f1": 0.0},
@@ -198,8 +198,8 @@ def test_answers_are_scored_by_the_first_word_of_their_question(base: Any) -> No
 def test_choices_are_counted_by_how_many_there_are() -> None:
     inputs = [{"text": f"text {i}", "choices": ["x", "y", "z"][:n]} for i, n in enumerate((2, 3, 3))]
     out = torch.tensor([[0.0], [2.0], [1.0], [0.0], [0.0], [9.0], [0.0], [0.0]])
-    units: Any = [[None] * 2, [None] * 3, [None] * 3]
-    found = insight(Choose(), inputs, [0, 0, 1], out, units)
+    examples: Any = [[None] * 2, [None] * 3, [None] * 3]
+    found = insight(Choose(), inputs, [0, 0, 1], out, examples)
     assert found["by_choices"] == [
         {"choices": 2, "rows": 1, "accuracy": 0.0},
         {"choices": 3, "rows": 2, "accuracy": 0.5},
@@ -213,12 +213,12 @@ def test_choices_are_counted_by_how_many_there_are() -> None:
 
 def test_hidden_words_by_length_and_by_how_hard_they_are() -> None:
     kind = Mlm(4, 3, words=("cat", "dog", "hen", "[MASK]"))
-    units, out = [], []
+    examples, out = [], []
     for length, piece, loss, said in ((4, 0, 1.0, 1), (5, 0, 3.0, 1), (9, 1, 0.5, 1)):
         at_ = Hidden(np.array([1]), np.array([piece]), np.array([0]))
-        units.append([SimpleNamespace(ids=np.zeros(length), at=at_)])
+        examples.append([SimpleNamespace(ids=np.zeros(length), at=at_)])
         out.append(torch.tensor([[loss, float(piece == said), float(said), -0.1]]))
-    found = insight(kind, texts(3), [True] * 3, out, units)  # type: ignore[arg-type]
+    found = insight(kind, texts(3), [True] * 3, out, examples)  # type: ignore[arg-type]
     assert [(row["from"], row["to"]) for row in found["by_length"]] == [(4, 4), (5, 5), (9, 9)]
     assert [row["perplexity"] for row in found["by_length"]] == pytest.approx(np.exp([1.0, 3.0, 0.5]), rel=1e-5)
     assert found["words"] == [

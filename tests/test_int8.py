@@ -15,7 +15,7 @@ from adaptree.core.int8 import Int8Linear, quantise
 from adaptree.errors import UsageError
 from adaptree.kinds import Classify, Regress
 from adaptree.methods import METHODS, parse
-from adaptree.task import Task
+from adaptree.tasks.task import Task
 from tests import tiny
 from tests.bases import tiny_base, words_csv
 
@@ -89,20 +89,20 @@ def test_zeros_and_large_values_are_no_trouble() -> None:
 
 
 def test_the_base_and_its_tasks_keep_their_bits(base: Any, task: Task, texts: list[str]) -> None:
-    before, weights = base.bind(task).logits(texts), {k: v.clone() for k, v in base.host.frozen.items()}
+    before, weights = base.bind(task).logits(texts), {k: v.clone() for k, v in base.hooked.frozen.items()}
     quick = base.bind(task, int8=True)
     assert quick.int8
     assert not torch.equal(quick.logits(texts), before)
     assert torch.equal(base.bind(task).logits(texts), before)
-    assert all(torch.equal(base.host.frozen[k], v) for k, v in weights.items())
-    assert not any(isinstance(part, Int8Linear) for part in base.host.model.modules())
+    assert all(torch.equal(base.hooked.frozen[k], v) for k, v in weights.items())
+    assert not any(isinstance(part, Int8Linear) for part in base.hooked.model.modules())
 
 
 @pytest.mark.parametrize("name", sorted(name for name, kind in METHODS.items() if not kind.outside))
 def test_every_method_runs_in_int8_near_its_answers_in_fp32(
     name: str, base: Any, data: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adaptree.base.bound.INT8_TEXTS", 0)
+    monkeypatch.setattr("adaptree.models.bound.INT8_TEXTS", 0)
     changes = {"size": 12 if name == "pal" else 4} if "size" in vars(parse(name)) else {}
     trained = at.train(data, base=base, method=parse(name, **changes), epochs=1, baselines=False).task
     exact, quick = base.bind(trained).logits(texts), base.bind(trained, int8=True).logits(texts)
@@ -113,7 +113,7 @@ def test_every_method_runs_in_int8_near_its_answers_in_fp32(
 def test_weights_of_a_task_of_its_own_are_the_ones_in_int8(
     base: Any, data: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adaptree.base.bound.INT8_TEXTS", 0)
+    monkeypatch.setattr("adaptree.models.bound.INT8_TEXTS", 0)
     trained = at.train(data, base=base, method="full", epochs=2, lr=3e-3, baselines=False).task
     exact, quick = base.bind(trained).logits(texts), base.bind(trained, int8=True).logits(texts)
     head = {name: tensor for name, tensor in trained.weights.items() if name.startswith("head.")}
@@ -134,11 +134,11 @@ def test_int8_is_refused_when_it_changes_the_answers(
     near = sorted(texts, key=lambda text: abs(float(base.bind(task).logits([text])[0, 0] - middle[0])))[:100]
     shaky = Task(task.record, weights)
     answers = [base.bind(shaky, int8=flag) for flag in (False, True)]
-    monkeypatch.setattr("adaptree.base.bound.INT8_TEXTS", 0)
+    monkeypatch.setattr("adaptree.models.bound.INT8_TEXTS", 0)
     plain, quick = (bound.logits(near).argmax(-1) for bound in answers)
     changed = int((plain != quick).sum())
     assert changed > 2
-    monkeypatch.setattr("adaptree.base.bound.INT8_TEXTS", 256)
+    monkeypatch.setattr("adaptree.models.bound.INT8_TEXTS", 256)
     with pytest.raises(UsageError, match=f"int8 changes {changed} of the first 100 answers"):
         base.bind(shaky, int8=True).predict(near)
 
@@ -152,11 +152,13 @@ def test_a_number_that_moves_by_a_tenth_of_the_spread_counts_as_changed() -> Non
 def test_only_the_first_texts_are_answered_twice(
     base: Any, task: Task, texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adaptree.base.bound.INT8_TEXTS", 30)
+    monkeypatch.setattr("adaptree.models.bound.INT8_TEXTS", 30)
     quick = base.bind(task, int8=True)
     seen: list[int] = []
     again = quick._exact._compute
-    monkeypatch.setattr(quick._exact, "_compute", lambda units, size: seen.append(len(units)) or again(units, size))
+    monkeypatch.setattr(
+        quick._exact, "_compute", lambda examples, size: seen.append(len(examples)) or again(examples, size)
+    )
     for chunk in (texts[:20], texts[20:60], texts[60:80], []):
         quick.logits(chunk)
     assert seen == [20, 10]
@@ -177,7 +179,7 @@ def test_predict_and_evaluate_take_int8_from_the_command_line(
     assert len(capsys.readouterr().out.splitlines()) == 61
     assert main(["evaluate", "words", str(data), "--format", "json", *common]) == 0
     assert '"int8": true' in capsys.readouterr().out
-    monkeypatch.setattr(Classify, "changed", lambda self, exact, out, units: len(exact))
+    monkeypatch.setattr(Classify, "changed", lambda self, exact, out, examples: len(exact))
     assert main(["predict", "words", "--file", str(data), *common]) == 2
     out, err = capsys.readouterr()
     assert "int8 changes 60 of the first 60 answers" in err
@@ -187,6 +189,6 @@ def test_predict_and_evaluate_take_int8_from_the_command_line(
 
 def test_a_base_without_linear_maps_is_refused(base: Any, task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     assert quantise(tiny.model("gpt2")) == 0  # its maps are another class
-    monkeypatch.setattr("adaptree.base.bound.quantise", lambda module: 0)
+    monkeypatch.setattr("adaptree.models.bound.quantise", lambda module: 0)
     with pytest.raises(UsageError, match="bert has no linear maps that int8 is for"):
         base.bind(task, int8=True)

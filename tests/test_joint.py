@@ -18,8 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from adaptree import api, joint, kinds
-from adaptree.base import Base, Bound, infer, load_base
+from adaptree import api, kinds
 from adaptree.cli import main
 from adaptree.data.source import open_data
 from adaptree.data.split import split
@@ -28,10 +27,14 @@ from adaptree.errors import StoreError, UsageError
 from adaptree.kinds.encoded import Encoded
 from adaptree.kinds.joint import Joined, Joint, counts
 from adaptree.methods import parse
-from adaptree.opening import open_task
-from adaptree.store import Store
-from adaptree.task import check_name
-from adaptree.training import loop
+from adaptree.models.base import Base
+from adaptree.models.bound import Bound
+from adaptree.models.forward import infer
+from adaptree.models.loading import load_base
+from adaptree.models.opening import open_task
+from adaptree.tasks.store import Store
+from adaptree.tasks.task import check_name
+from adaptree.training import joint, loop
 from adaptree.training.settings import Settings
 from tests.bases import FILLER, WORDS, tiny_base, words_csv
 from tests.test_reference import bert
@@ -158,13 +161,13 @@ def test_at_temperature_one_every_row_is_there_once(joined: Any) -> None:
 def reference_gradients(
     base: Base, v: dict[str, Tensor], tasks: list[tuple[Any, Any]], method: str
 ) -> dict[str, Tensor]:
-    """The sum over the tasks, each of texts and golds, of its own gradients: text by text, in plain PyTorch."""
-    w = {name: tensor.double() for name, tensor in base.host.frozen.items()}
+    """The sum over the tasks, each of texts and targets, of its own gradients: text by text, in plain PyTorch."""
+    w = {name: tensor.double() for name, tensor in base.hooked.frozen.items()}
     total = {name: torch.zeros_like(tensor, dtype=torch.float64) for name, tensor in v.items()}
-    for number, (texts, golds) in enumerate(tasks):
+    for number, (texts, targets) in enumerate(tasks):
         own = {name: tensor.detach().double().requires_grad_() for name, tensor in v.items()}
         loss = torch.zeros((), dtype=torch.float64)
-        for text, gold in zip(texts, golds, strict=True):
+        for text, gold in zip(texts, targets, strict=True):
             ids = torch.tensor([2, *(base.encoder._tokenizer.token_to_id(word) for word in text.split()), 3])[None]
             state = bert(
                 w, own, method == "houlsby", "gelu" if method == "houlsby" else "relu", ids, torch.ones_like(ids)
@@ -195,14 +198,14 @@ def test_the_gradient_of_the_shared_adapters_is_the_sum_over_the_tasks(tmp_path:
     generator = torch.Generator().manual_seed(1)
     run._take({name: t + 0.1 * torch.randn(t.shape, generator=generator) for name, t in run.v.items()})
     order = np.random.default_rng(0).permutation(rows)
-    value = run._backward(order, source.units(order))
+    value = run._backward(order, source.examples(order))
     found = {name: 32 * p.grad for name, p in run.trained.items() if p.grad is not None}
 
-    mean, std = numbers.targets.mean(), numbers.targets.std()
-    standardised = [float((target - mean) / std) for target in numbers.targets]
+    mean, std = numbers.values.mean(), numbers.values.std()
+    standardised = [float((target - mean) / std) for target in numbers.values]
     plain = {name: p.detach() for name, p in run.v.items()}
     tasks = [
-        (words.texts(range(12)), words.targets.tolist()),
+        (words.texts(range(12)), words.values.tolist()),
         (numbers.texts(range(9)), standardised),
     ]
     expected = reference_gradients(base, plain, tasks, method)
@@ -214,7 +217,7 @@ def test_the_gradient_of_the_shared_adapters_is_the_sum_over_the_tasks(tmp_path:
 
 
 def test_a_head_without_rows_in_a_batch_still_takes_the_step(base: Base, joined: Any) -> None:
-    """Its gradient is zero, alone as in a crew, where what one process has no row of is zero too."""
+    """Its gradient is zero, alone as among several processes, where what one process has no row of is zero too."""
     source, rows = joined(1.0)
     singles = tuple(part._kind for part in source._parts)
     goal = Joint(singles, ("a", "b"), ("accuracy", "pearson"))
@@ -224,7 +227,7 @@ def test_a_head_without_rows_in_a_batch_still_takes_the_step(base: Base, joined:
     )
     run.pressed, run.clock = (lambda: False), 0.0
     some = rows[:5]
-    run._step(some, source.units(some))
+    run._step(some, source.examples(some))
     assert {name for name in run.trained if name.startswith("head.1")} == {"head.1.weight", "head.1.bias"}
     assert all(p in run.optimiser.state for p in run.trained.values())
 
@@ -263,9 +266,9 @@ def test_the_scores_are_those_of_the_tasks_themselves(trained: list[Bound], file
 def test_what_a_kind_chooses_on_validation_is_chosen_by_the_best_epoch(trained: list[Bound], files: list[Path]) -> None:
     bound, table = trained[3], open_data(files[3])
     _, held = split(table, seed=0)
-    units, out = bound.run(table.inputs(held))
+    examples, out = bound.run(table.inputs(held))
     unsettled = kinds.for_data(table, held, bound.base.encoder)
-    expected = unsettled.settled(out, units, table.golds(held))
+    expected = unsettled.calibrated(out, examples, table.targets(held))
     assert bound.kind == expected
     assert bound.task.record.extra["threshold"] != 0.5, "nothing was chosen"
 
@@ -286,7 +289,7 @@ def test_what_is_better_when_lower_counts_the_other_way_round() -> None:
         def __init__(self, scores: dict[str, float]) -> None:
             self.scores = scores
 
-        def score(self, golds: Any, answers: Any) -> dict[str, float]:
+        def score(self, targets: Any, answers: Any) -> dict[str, float]:
             return self.scores
 
     both: Any = (Fixed({"mse": 3.0}), Fixed({"accuracy": 0.5}))
@@ -308,8 +311,8 @@ def test_the_logits_are_the_very_bits_of_the_joint_model(
     each = 12
     rows = source.rows([np.arange(each)] * 4)
     mixed = np.random.default_rng(0).permutation(len(rows))
-    plan = base.host.hook(method.plan(base.host.sites, v))
-    out = infer(base, source.units(rows[mixed]), goal, v, plan, "first")
+    plan = base.hooked.hook(method.plan(base.hooked.sites, v))
+    out = infer(base, source.examples(rows[mixed]), goal, v, plan, "first")
     back = [out[int(i)] for i in np.argsort(mixed)]
     for number, (bound, table) in enumerate(zip(trained, tables, strict=True)):
         stored = base.bind(store[bound.task.record.name])
@@ -326,20 +329,20 @@ def test_the_joint_kind_answers_mixed_inputs_as_the_tasks_do(trained: list[Bound
     asked: list[Any] = ["a lion", ("the lion", "a bear"), "the old wolf", "a saw and a plum"]
     own = [bound.kind.inputs([one], bound.task.record)[0] for bound, one in zip(trained, asked, strict=True)]
     mixed = [(i, own[i]) for i in (2, 0, 3, 1, 0)]
-    units = goal.units(base.encoder, mixed, 64)
-    out = infer(base, units, goal, v, base.host.hook(parse("pfeiffer:4").plan(base.host.sites, v)), "first")
-    told = goal.predictions(out, units, mixed, None)
+    examples = goal.examples(base.encoder, mixed, 64)
+    out = infer(base, examples, goal, v, base.hooked.hook(parse("pfeiffer:4").plan(base.hooked.sites, v)), "first")
+    told = goal.predictions(out, examples, mixed, None)
     assert [of.task for of in told] == [2, 0, 3, 1, 0]
     assert [of.what for of in told] == [trained[i].predict([asked[i]])[0] for i in (2, 0, 3, 1, 0)]
-    golds: list[Any] = [["O", "O", "B-BEAST"], np.int64(1), ["tool"], np.float64(2), np.int64(0)]
+    targets: list[Any] = [["O", "O", "B-BEAST"], np.int64(1), ["tool"], np.float64(2), np.int64(0)]
     expected = []
-    for (i, _), unit, part, gold in zip(mixed, units, out, golds, strict=True):
+    for (i, _), example, part, gold in zip(mixed, examples, out, targets, strict=True):
         row = [part] if i == 2 else part[None]
-        plain = [[each._replace(at=each.at.what) for each in unit]]
+        plain = [[each._replace(at=each.at.what) for each in example]]
         expected.append(trained[i].kind.loss(row, plain, [gold] if isinstance(gold, list) else np.array([gold])))
-    torch.testing.assert_close(goal.loss(out, units, golds), torch.cat(expected), check_dtype=False)
-    assert goal.changed(out, out, units) == 0
-    assert goal.changed(out, [-2 * part for part in out], units) >= 3
+    torch.testing.assert_close(goal.loss(out, examples, targets), torch.cat(expected), check_dtype=False)
+    assert goal.changed(out, out, examples) == 0
+    assert goal.changed(out, [-2 * part for part in out], examples) >= 3
 
 
 def test_they_stack_and_fuse_like_others(trained: list[Bound], files: list[Path], base: Base, store: Store) -> None:

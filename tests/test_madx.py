@@ -16,13 +16,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import adaptree as at
-from adaptree.base import Base, load_base
 from adaptree.cli import main
 from adaptree.core import sparse
 from adaptree.errors import CompositionError, MethodError, TaskNotFound, TrainingError
 from adaptree.methods.sparse import POSITIONS, VALUES, universe
-from adaptree.store import Store
-from adaptree.task import Task
+from adaptree.models.base import Base
+from adaptree.models.loading import load_base
+from adaptree.tasks.store import Store
+from adaptree.tasks.task import Task
 from adaptree.training import loop
 from tests.bases import WORDS, tiny_base, words_csv
 
@@ -139,7 +140,7 @@ def said(w: dict[str, Tensor], x: Tensor, v: dict[str, Tensor], *, inverse: bool
 def exact(folder: Path) -> Base:
     """The base in double precision, so that nothing but the maths can differ."""
     found = load_base(folder)
-    found.host.model.double()
+    found.hooked.model.double()
     return found
 
 
@@ -165,13 +166,13 @@ def difference(found: Tensor, expected: Tensor) -> float:
 @pytest.mark.parametrize("below", [["lang/en"], ["lang/qu"], ["lang/en", "lang/qu"], ["lang/qu", "lang/en"], []])
 def test_a_task_on_languages_is_the_plain_model(exact: Base, shaken: dict[str, Task], below: list[str]) -> None:
     bound = exact.bind(f"stack({', '.join([*below, 'ner'])})", tasks=shaken)
-    units, out = bound.run(bound.kind.inputs(TEXTS, bound.task.record))
+    examples, out = bound.run(bound.kind.inputs(TEXTS, bound.task.record))
     own = [shaken[name].weights for name in (*below, "ner")]
-    for (row,), found in zip(units, out, strict=True):
-        x = states(exact.host.frozen, row.ids, own)
+    for (row,), found in zip(examples, out, strict=True):
+        x = states(exact.hooked.frozen, row.ids, own)
         expected = F.linear(x, own[-1]["head.weight"], own[-1]["head.bias"])
         assert difference(found, expected) < 1e-6
-        unstacked = states(exact.host.frozen, row.ids, own[-1:])
+        unstacked = states(exact.hooked.frozen, row.ids, own[-1:])
         other = F.linear(unstacked, own[-1]["head.weight"], own[-1]["head.bias"])
         assert (difference(other, expected) > 1e-2) == bool(below), "a language that has no effect"
 
@@ -182,14 +183,14 @@ def test_a_language_says_words_through_the_inverse_of_its_own_coupling(
 ) -> None:
     """Couplings compose in order; before the output layer there is the answering task's inverse, which it learned."""
     bound = exact.bind(f"stack({', '.join([*below, 'lang/en'])})", tasks=shaken)
-    units, out = bound.run(["lion [MASK] apple pear", "the old hammer saw"])
+    examples, out = bound.run(["lion [MASK] apple pear", "the old hammer saw"])
     v = shaken["lang/en"].weights
-    for (row,), found in zip(units, out, strict=True):
-        x = states(exact.host.frozen, row.ids, [shaken[name].weights for name in (*below, "lang/en")])[row.at.places]
+    for (row,), found in zip(examples, out, strict=True):
+        x = states(exact.hooked.frozen, row.ids, [shaken[name].weights for name in (*below, "lang/en")])[row.at.places]
         gold = torch.as_tensor(row.at.pieces).long()
-        expected = F.cross_entropy(said(exact.host.frozen, x, v, inverse=True), gold, reduction="none")
+        expected = F.cross_entropy(said(exact.hooked.frozen, x, v, inverse=True), gold, reduction="none")
         assert difference(found[:, 0], expected) < 1e-6
-        without = F.cross_entropy(said(exact.host.frozen, x, v, inverse=False), gold, reduction="none")
+        without = F.cross_entropy(said(exact.hooked.frozen, x, v, inverse=False), gold, reduction="none")
         assert difference(without, expected) > 1e-3, "an inverse that has no effect"
 
 
@@ -199,14 +200,14 @@ def test_a_language_without_a_coupling_of_its_own_has_no_inverse(exact: Base, sh
     tasks = {**shaken, "plain": Task(replace(plain.record, method="pfeiffer:8"), v)}
     bound = exact.bind("stack(lang/en, plain)", tasks=tasks)
     [(row,)], [found] = bound.run(["lion [MASK] apple pear"])
-    x = states(exact.host.frozen, row.ids, [shaken["lang/en"].weights, v])[row.at.places]
+    x = states(exact.hooked.frozen, row.ids, [shaken["lang/en"].weights, v])[row.at.places]
     gold = torch.as_tensor(row.at.pieces).long()
-    expected = F.cross_entropy(said(exact.host.frozen, x, v, inverse=False), gold, reduction="none")
+    expected = F.cross_entropy(said(exact.hooked.frozen, x, v, inverse=False), gold, reduction="none")
     assert difference(found[:, 0], expected) < 1e-6
 
 
 def test_a_coupling_that_was_dropped_inside_is_not_inverted(exact: Base, shaken: dict[str, Task]) -> None:
-    depth = exact.host.sites.depth
+    depth = exact.hooked.sites.depth
     whole = f"drop(lang/en, layers='0-{depth - 1}')"
     nested = f"drop(stack(drop(lang/en, layers='0')), layers='1-{depth - 1}')"
     texts = ["lion [MASK] apple pear"]
@@ -255,10 +256,10 @@ def test_a_task_trained_on_a_language_runs_on_it_and_on_another(store: Store, ba
 
 def test_training_on_top_moves_no_bit_of_what_is_below(store: Store, base: Base, data: Path) -> None:
     before = bits(store["lang/qu"])
-    frozen = {name: p.clone() for name, p in base.host.frozen.items()}
+    frozen = {name: p.clone() for name, p in base.hooked.frozen.items()}
     at.train(data, base=base, method="pfeiffer:4", on="lang/qu", epochs=1, lr=1e-2, store=store, name="moved")
     assert bits(store["lang/qu"]) == before
-    assert all(torch.equal(p, frozen[name]) for name, p in base.host.frozen.items())
+    assert all(torch.equal(p, frozen[name]) for name, p in base.hooked.frozen.items())
     assert [summary.version for summary in store.history("lang/qu")] == [1]
 
 
@@ -369,18 +370,18 @@ def test_sparse_deltas_of_a_language_and_of_a_task_add_up(base: Base, data: Path
     at.train(data, name="ner-sft", **options)
     bound = base.bind("stack(lang/qu-sft, ner-sft)", tasks=where)
     assert bound.task.record.kind == "tag"
-    frozen, names = base.host.frozen, universe(base.host.frozen)
+    frozen, names = base.hooked.frozen, universe(base.hooked.frozen)
     flat = torch.cat([frozen[name].flatten() for name in names]).clone()
     for name in ("lang/qu-sft", "ner-sft"):
         flat[sparse.decode(where[name].weights[POSITIONS])] += where[name].weights[VALUES]
     sizes = [frozen[name].numel() for name in names]
     summed = {n: part.view(frozen[n].shape) for n, part in zip(names, flat.split(sizes), strict=True)}
     head = where["ner-sft"].weights
-    units, out = bound.run(bound.kind.inputs(TEXTS, bound.task.record))
-    for (row,), found in zip(units, out, strict=True):
+    examples, out = bound.run(bound.kind.inputs(TEXTS, bound.task.record))
+    for (row,), found in zip(examples, out, strict=True):
         inputs = {"input_ids": torch.from_numpy(row.ids)[None].long(), "attention_mask": torch.ones(1, len(row.ids))}
         with torch.no_grad():
-            x = torch.func.functional_call(base.host.backbone, {**frozen, **summed}, kwargs=inputs).last_hidden_state
+            x = torch.func.functional_call(base.hooked.backbone, {**frozen, **summed}, kwargs=inputs).last_hidden_state
         expected = F.linear(x[0], head["head.weight"], head["head.bias"])
         assert difference(found, expected) < 1e-5
     assert not torch.allclose(bound.logits(TEXTS), base.bind("ner-sft", tasks=where).logits(TEXTS), atol=1e-4)

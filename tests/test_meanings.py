@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 import adaptree as at
-from adaptree.base import Base, load_base
 from adaptree.cli import main
 from adaptree.errors import CompositionError
-from adaptree.store import Store
+from adaptree.models.base import Base
+from adaptree.models.loading import load_base
+from adaptree.tasks.store import Store
 from tests.bases import tiny_base
 
 TEXTS = [f"{first} {second}" for first in ("lion", "bear", "plum", "pear") for second in ("old", "new", "near")] * 3

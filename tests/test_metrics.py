@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn import metrics as sk
 
-from adaptree import metrics
 from adaptree.errors import DataError, UsageError
+from adaptree.kinds import metrics
 
 
 def classified(gold: list[int], predicted: list[int]) -> dict[str, float]:

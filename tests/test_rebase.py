@@ -15,14 +15,15 @@ from safetensors.torch import load_file, save_file
 
 import adaptree as at
 from adaptree import api
-from adaptree.base import Base, load_base
 from adaptree.cli import main
-from adaptree.composing import compose
 from adaptree.errors import AdaptreeError, BadName, TaskNotFound, UsageError, WrongBase
-from adaptree.opening import open_task
-from adaptree.rebase import rebase
-from adaptree.store import Store
-from adaptree.task import Task
+from adaptree.models.base import Base
+from adaptree.models.loading import load_base
+from adaptree.models.opening import open_task
+from adaptree.tasks.store import Store
+from adaptree.tasks.task import Task
+from adaptree.training.composing import compose
+from adaptree.training.rebase import rebase
 from tests.bases import tiny_base, words_csv
 
 TEXTS = ["the lion and a plum", "new saw near the bear today", "apple"]
@@ -186,7 +187,7 @@ def test_a_base_of_another_shape_is_refused(shape: str, store: Store, tmp_path: 
 
 
 def test_another_architecture_is_refused(store: Store, target: Base, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target.host, "sites", replace(target.host.sites, architecture="electra"))
+    monkeypatch.setattr(target.hooked, "sites", replace(target.hooked.sites, architecture="electra"))
     with pytest.raises(WrongBase, match="it has the architecture bert, here electra"):
         rebase(store, "words", target)
 

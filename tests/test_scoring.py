@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adaptree.errors import DataError, UsageError
-from adaptree.scoring import bootstrap, entities
+from adaptree.kinds import bootstrap, entities
 
 PAIRS = st.lists(
     st.integers(0, 12).flatmap(
@@ -21,7 +21,7 @@ PAIRS = st.lists(
 )
 
 
-def conlleval(golds: list[list[str]], answers: list[list[str]]) -> dict[str, float]:
+def conlleval(targets: list[list[str]], answers: list[list[str]]) -> dict[str, float]:
     """As conlleval.pl goes through a file, by its tables of where a chunk ends and begins."""
 
     def parts(tag: str) -> tuple[str, str]:
@@ -36,7 +36,7 @@ def conlleval(golds: list[list[str]], answers: list[list[str]]) -> dict[str, flo
         return (p, q) in {("B", "B"), ("I", "B"), ("O", "B"), ("O", "I")} or (q != "O" and old != new)
 
     correct = found_correct = found_guessed = tokens = right_tokens = 0
-    for gold, answer in zip(golds, answers, strict=True):
+    for gold, answer in zip(targets, answers, strict=True):
         inside = False
         last_gold = last_answer = "O"
         for right, guessed in zip([*gold, "O"], [*answer, "O"], strict=True):
@@ -63,15 +63,15 @@ def conlleval(golds: list[list[str]], answers: list[list[str]]) -> dict[str, flo
 
 @given(PAIRS)
 def test_scores_are_those_of_conlleval_on_any_tags_broken_ones_too(pairs: list[tuple[list[str], list[str]]]) -> None:
-    golds, answers = [gold for gold, _ in pairs], [answer for _, answer in pairs]
-    assert entities.score(golds, answers) == pytest.approx(conlleval(golds, answers))
+    targets, answers = [gold for gold, _ in pairs], [answer for _, answer in pairs]
+    assert entities.score(targets, answers) == pytest.approx(conlleval(targets, answers))
 
 
 def test_scores_are_those_of_conlleval_on_every_short_sequence() -> None:
     every = list(itertools.product(["O", "B-A", "I-A", "I-B"], repeat=3))
     for gold, answer in itertools.product(every, repeat=2):
-        golds, answers = [list(gold)], [list(answer)]
-        assert entities.score(golds, answers) == pytest.approx(conlleval(golds, answers)), (gold, answer)
+        targets, answers = [list(gold)], [list(answer)]
+        assert entities.score(targets, answers) == pytest.approx(conlleval(targets, answers)), (gold, answer)
 
 
 def test_label_and_both_ends_must_be_right() -> None:
@@ -101,9 +101,9 @@ def test_every_label_has_its_scores_and_counts() -> None:
 
 @given(PAIRS)
 def test_the_labels_counts_add_up_to_the_whole(pairs: list[tuple[list[str], list[str]]]) -> None:
-    golds, answers = [gold for gold, _ in pairs], [answer for _, answer in pairs]
-    whole = entities.statistics(golds, answers).sum(0)
-    parts = entities.by_label(golds, answers).values()
+    targets, answers = [gold for gold, _ in pairs], [answer for _, answer in pairs]
+    whole = entities.statistics(targets, answers).sum(0)
+    parts = entities.by_label(targets, answers).values()
     assert [sum(part[key] for part in parts) for key in ("right", "predicted", "gold")] == whole[:3].tolist()
 
 

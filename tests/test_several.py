@@ -16,15 +16,16 @@ import pytest
 import torch
 
 import adaptree as at
-from adaptree.base import Base, load_base
 from adaptree.data.batch import collate
-from adaptree.data.encode import Row
+from adaptree.data.encode import Encoding
 from adaptree.errors import CompositionError, DataError, UsageError, WrongBase
-from adaptree.host import Host
 from adaptree.methods import parse
-from adaptree.passes import Passes, Unlike
-from adaptree.several import ByRow, InParallel
-from adaptree.task import Task
+from adaptree.models.base import Base
+from adaptree.models.hooks import HookedModel
+from adaptree.models.loading import load_base
+from adaptree.models.passes import NotShareable, Passes
+from adaptree.models.several import ParallelTasks, RowTasks
+from adaptree.tasks.task import Task
 from tests import tiny
 from tests.bases import FILLER, WORDS, tiny_base
 
@@ -78,12 +79,12 @@ def tasks(base: Base) -> dict[str, Task]:
         ),
     }  # fmt: skip
     generator = torch.Generator().manual_seed(0)
-    host = base.host
+    hooked = base.hooked
     for i, spelling in enumerate([*ALL, *TOP, *REPLACING[:2]]):
         method = parse(spelling)
         v = {
             name: t + 0.1 * torch.randn(t.shape, generator=generator)
-            for name, t in method.init(host.sites, host.backbone, generator).items()
+            for name, t in method.init(hooked.sites, hooked.backbone, generator).items()
         }
         head = {
             name: torch.randn(t.shape, generator=generator)
@@ -107,7 +108,7 @@ def methods_of(tasks: dict[str, Task], spellings: list[str]) -> list[str]:
 def counted(base: Base) -> Iterator[Counter[int]]:
     """How many rows go through each layer."""
     seen: Counter[int] = Counter()
-    layers = [base.host.backbone.get_submodule(path) for path in base.host.sites.layers]
+    layers = [base.hooked.backbone.get_submodule(path) for path in base.hooked.sites.layers]
 
     def count(number: int) -> Any:
         return lambda module, args, output: seen.update({number: len(args[0])})
@@ -132,7 +133,7 @@ def test_every_method_gives_the_bits_of_the_task_alone(base: Base, tasks: dict[s
     names = [*methods_of(tasks, ALL + TOP), *methods_of(tasks, REPLACING[:2]), "lt_sft", "bitfit", "tfidf"]
     assert len(names) == len(ALL) + len(TOP) + 5
     bound = base.bind(f"parallel({', '.join(names)})", tasks=tasks)
-    assert isinstance(bound, InParallel)
+    assert isinstance(bound, ParallelTasks)
     assert set(bound.apart) == {*methods_of(tasks, REPLACING[:2]), "lt_sft", "bitfit", "tfidf"}
     asked = dict.fromkeys(names, TEXTS)
     assert_same_bits(base, tasks, bound.outputs(asked), asked)
@@ -189,7 +190,7 @@ def test_mixed_rows_are_answered_by_the_task_that_each_names(
     base: Base, tasks: dict[str, Task], batch_size: int
 ) -> None:
     bound = base.bind(f"rows({', '.join(KINDS)})", tasks=tasks)
-    assert isinstance(bound, ByRow)
+    assert isinstance(bound, RowTasks)
     some = texts(50, seed=4, most=30)
     wanted = [KINDS[i] for i in np.random.default_rng(0).integers(0, len(KINDS), len(some))]
     found = bound.predict(some, tasks=wanted, batch_size=batch_size)
@@ -202,7 +203,7 @@ def test_one_batch_mixes_tasks(base: Base, tasks: dict[str, Task]) -> None:
     names = methods_of(tasks, ALL)
     bound = base.bind(f"rows({', '.join(names)})", tasks=tasks)
     passes: list[int] = []
-    handle = base.host.backbone.register_forward_hook(lambda module, args, output: passes.append(1))
+    handle = base.hooked.backbone.register_forward_hook(lambda module, args, output: passes.append(1))
     try:
         bound.predict(["the old lion"] * len(names), tasks=names)
     finally:
@@ -266,11 +267,11 @@ def test_a_language_without_its_first_layer_couples_nothing_and_inverts_nothing(
 
 
 def test_the_base_and_its_tasks_keep_their_bits(base: Base, tasks: dict[str, Task]) -> None:
-    before = {name: p.clone() for name, p in base.host.frozen.items()}
+    before = {name: p.clone() for name, p in base.hooked.frozen.items()}
     weights = {name: {key: t.clone() for key, t in task.weights.items()} for name, task in tasks.items()}
     features = base.features(TEXTS)
     base.bind(f"parallel({', '.join(KINDS)})", tasks=tasks).predict(TEXTS)
-    assert all(torch.equal(p, before[name]) for name, p in base.host.frozen.items())
+    assert all(torch.equal(p, before[name]) for name, p in base.hooked.frozen.items())
     assert all(torch.equal(t, weights[name][key]) for name, task in tasks.items() for key, t in task.weights.items())
     assert torch.equal(base.features(TEXTS), features)
 
@@ -278,7 +279,7 @@ def test_the_base_and_its_tasks_keep_their_bits(base: Base, tasks: dict[str, Tas
 def test_a_base_whose_rows_meet_runs_its_parts_one_after_the_other(
     base: Base, tasks: dict[str, Task], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layer: Any = base.host.backbone.get_submodule(base.host.sites.layers[-1])
+    layer: Any = base.hooked.backbone.get_submodule(base.hooked.sites.layers[-1])
     plain = layer.forward
 
     def mixing(hidden: Any, *args: Any, **kwargs: Any) -> Any:
@@ -368,10 +369,10 @@ APART = {("deberta-v2", None), ("deberta-v2", "top:1"), ("bart", "top:2")}
 
 
 def ground(model: Any) -> Any:
-    host = Host(model)
+    hooked = HookedModel(model)
     encoder = types.SimpleNamespace(pad_id=tiny.PAD, types=False)
-    words = host.backbone.get_input_embeddings().weight  # type: ignore[operator]
-    return types.SimpleNamespace(host=host, encoder=encoder, device="cpu", embeddings=words)
+    words = hooked.backbone.get_input_embeddings().weight  # type: ignore[operator]
+    return types.SimpleNamespace(hooked=hooked, encoder=encoder, device="cpu", embeddings=words)
 
 
 CASES = [
@@ -385,7 +386,7 @@ CASES = [
 @pytest.mark.parametrize(("name", "layers"), [*CASES, ("bart", "top:2")])
 def test_on_every_architecture_together_is_as_alone_or_refused(name: str, layers: str | None) -> None:
     where = ground(tiny.model(name))
-    sites, backbone = where.host.sites, where.host.backbone
+    sites, backbone = where.hooked.sites, where.hooked.backbone
     generator = torch.Generator().manual_seed(0)
     plans = {}
     for spelling in SEVERAL:
@@ -399,19 +400,19 @@ def test_on_every_architecture_together_is_as_alone_or_refused(name: str, layers
         )
     passes = Passes(where, plans)
     if (name, layers) in APART:
-        with pytest.raises(Unlike):
+        with pytest.raises(NotShareable):
             passes.probe(list(plans))
         return
     passes.probe(list(plans))
     rng = np.random.default_rng(0)
     for n, length in ((8, 8), (5, 24)):
         rows = [
-            Row(rng.integers(3, 60, rng.integers(length - 7, length + 1)).astype(np.int32), None, False)
+            Encoding(rng.integers(3, 60, rng.integers(length - 7, length + 1)).astype(np.int32), None, False)
             for _ in range(n)
         ]
         together, mask = passes.states([(each, rows) for each in plans])
         for i, each in enumerate(plans):
-            with torch.inference_mode(), where.host.running(plans[each]):
+            with torch.inference_mode(), where.hooked.running(plans[each]):
                 inputs = collate(rows, tiny.PAD)
                 alone = backbone(**inputs).last_hidden_state
             assert torch.equal(alone, together[i * n : i * n + n]), (each, n, length)

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from transformers import BertModel
 
 from adaptree import Architecture, attach
-from adaptree.architectures import ARCHITECTURES
 from adaptree.errors import UnknownArchitecture, UsageError
-from adaptree.host import Host
-from adaptree.sites import find, parse_layers
+from adaptree.models.architectures import ARCHITECTURES
+from adaptree.models.hooks import HookedModel
+from adaptree.models.sites import find, parse_layers
 from tests import tiny
 
 STACK = tiny.ROFORMER.stacks[0]
@@ -57,7 +57,7 @@ def test_an_albert_layer_is_met_at_every_depth_of_its_group() -> None:
     config = tiny.albert()
     config.num_hidden_layers, config.num_hidden_groups = 5, 2  # depths 0-2 are of the first group, 3-4 of the second
     model = tiny.CASES["albert"].bare.from_config(config)
-    Host(model).probe()
+    HookedModel(model).probe()
     assert [site.calls for site in find(model).sites] == [3] * 4 + [2] * 4
 
 
@@ -71,7 +71,7 @@ def test_the_norm_of_the_embeddings_is_as_wide_as_they_are() -> None:
 def test_an_unknown_architecture_shows_candidates_and_the_object_to_pass() -> None:
     said = refusal(tiny.model("roformer"), None)
     assert "roformer" in said
-    assert "Architecture(stacks=(Stack(layers='encoder.layer', attention='…', feedforward='…', " in said
+    assert "Architecture(stacks=(LayerStack(layers='encoder.layer', attention='…', feedforward='…', " in said
     assert "norms=('attention.output.LayerNorm', 'output.LayerNorm')" in said
     for candidate in ("attention.output.dense", "attention.output.dropout", "output.dense", "output.dropout"):
         assert f" {candidate} (" in said
@@ -103,7 +103,7 @@ def test_a_model_with_no_layers_says_so() -> None:
         ({"feedforward": "intermediate.dense"}, "not a tensor 32 wide"),
         ({"attention": "attention.outptu.dropout"}, "attention.output.dropout"),  # among the candidates
         ({"attention": "output.dropout"}, "two sites"),
-        ({"layers": "encoder.layers"}, "Stack(layers='encoder.layer'"),
+        ({"layers": "encoder.layers"}, "LayerStack(layers='encoder.layer'"),
         ({"norms": ("attention.output.dense",)}, "which is a Linear"),
         ({"norms": ("attention",)}, "which is a BertAttention"),
         ({"before": ("embeddings.word_embeddings",)}, "which is a Embedding"),
@@ -166,7 +166,7 @@ def test_the_probe_leaves_no_trace() -> None:
     model.train()
     model.encoder.eval()
     modes = [module.training for module in model.modules()]
-    Host(model).probe()
+    HookedModel(model).probe()
     assert [module.training for module in model.modules()] == modes
     assert not any(module._forward_hooks for module in model.modules())
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adaptree.errors import DataError
-from adaptree.scoring import squad
+from adaptree.kinds import squad
 
 GOLDS = [
     "Denver Broncos", "the 1990s", "A Tale of Two Cities", "July, August, and September", "$12.50", "3.14", "1,000,000",
@@ -115,11 +115,11 @@ def test_the_rules_by_example(rights: list[str], answer: str, expected: tuple[fl
 
 
 def test_scores_are_means_and_intervals_hold_them() -> None:
-    golds = [as_gold("Denver Broncos")] * 60 + [as_gold()] * 40
+    targets = [as_gold("Denver Broncos")] * 60 + [as_gold()] * 40
     answers = ["Broncos"] * 30 + ["Denver Broncos"] * 30 + [""] * 20 + ["Denver"] * 20
-    found = squad.score(golds, answers)
+    found = squad.score(targets, answers)
     assert found == pytest.approx({"exact_match": 0.5, "f1": (20 + 30 + 20) / 100})
-    for name, (low, high) in squad.intervals(golds, answers).items():
+    for name, (low, high) in squad.intervals(targets, answers).items():
         assert low < found[name] < high
         assert 0.05 < high - low < 0.3
     assert squad.score([], []) == {"exact_match": 0.0, "f1": 0.0}
@@ -145,10 +145,10 @@ def dev() -> list[list[str]]:
 
 
 def test_gold_answers_of_the_dev_set_score_100(dev: list[list[str]]) -> None:
-    golds = [as_gold(*rights) for rights in dev]
-    assert len(golds) == 10_570
+    targets = [as_gold(*rights) for rights in dev]
+    assert len(targets) == 10_570
     for answers in ([rights[0] for rights in dev], [max(rights, key=len) for rights in dev]):
-        assert squad.score(golds, answers) == {"exact_match": 1.0, "f1": 1.0}
+        assert squad.score(targets, answers) == {"exact_match": 1.0, "f1": 1.0}
 
 
 def test_a_gold_answer_of_the_dev_set_that_is_only_a_dot_is_none(dev: list[list[str]]) -> None:

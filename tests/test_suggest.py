@@ -14,18 +14,20 @@ import numpy as np
 import pytest
 import torch
 
-from adaptree import api, joint
-from adaptree.base import Base, load_base
+from adaptree import api
+from adaptree.analysis.suggest import Ranking, ranking, suggest
+from adaptree.analysis.suggest.probe import _sample, _sure
 from adaptree.cli import main
-from adaptree.composing import compose
 from adaptree.core import ridge
 from adaptree.data.source import open_data
 from adaptree.data.table import Table
 from adaptree.errors import AdaptreeError, DataError, TaskNotFound, UsageError
-from adaptree.store import Store
-from adaptree.suggest import Ranking, ranking, suggest
-from adaptree.suggest.probe import _sample, _sure
-from adaptree.task import Task
+from adaptree.models.base import Base
+from adaptree.models.loading import load_base
+from adaptree.tasks.store import Store
+from adaptree.tasks.task import Task
+from adaptree.training import joint
+from adaptree.training.composing import compose
 from tests.bases import FILLER, tiny_base, words_csv
 
 LEARN: dict[str, Any] = {"epochs": 12, "lr": 3e-2, "baselines": False}
@@ -148,11 +150,11 @@ def test_a_sample_is_of_different_texts_and_every_beginning_has_its_share_of_eac
     order, folds = _sample(table, 90, 0)
     assert len(np.unique(table.keys[order])) == 90
     for count in (30, 60, 90):
-        shares = np.bincount(table.targets[order[:count]], minlength=3) / count
-        whole = np.bincount(table.targets, minlength=3) / len(table)
+        shares = np.bincount(table.values[order[:count]], minlength=3) / count
+        whole = np.bincount(table.values, minlength=3) / len(table)
         assert np.abs(shares - whole).max() <= 2 / count
     for fold in range(5):
-        assert set(table.targets[order[folds == fold]]) == {0, 1, 2}
+        assert set(table.values[order[folds == fold]]) == {0, 1, 2}
     again, _ = _sample(table, 90, 0)
     assert np.array_equal(order, again)
     assert not np.array_equal(order, _sample(table, 90, 1)[0])
@@ -190,7 +192,7 @@ def test_an_adapter_that_does_nothing_gains_nothing(store: Store, base: Base, ta
 def test_what_is_explained_is_that_of_the_vectors_that_a_task_gives(store: Store, base: Base, table: Table) -> None:
     """The gain again from `features`, and from the definition: errors on held-out rows over those of the mean."""
     order, folds = _sample(table, 450, 0)
-    texts, y = table.texts(order), np.eye(3)[table.targets[order]]
+    texts, y = table.texts(order), np.eye(3)[table.values[order]]
 
     def errors(x: Any) -> float:
         return float(((y - ridge.held_out(x, y, folds)) ** 2).sum())

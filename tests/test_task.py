@@ -15,9 +15,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adaptree import task as module
 from adaptree.errors import BadName, StoreError, TaskCorrupt, TaskNotFound
-from adaptree.task import FORMAT, NAME, Record, Task, check_name, parse_reference
+from adaptree.tasks import task as module
+from adaptree.tasks.task import FORMAT, NAME, Record, Task, check_name, parse_reference
 
 
 def record(**changes: object) -> Record:
@@ -296,5 +296,5 @@ def test_the_record_of_a_task_can_be_replaced(tmp_path: Path) -> None:
 
 
 def test_importing_tasks_and_stores_is_cheap() -> None:
-    code = "import sys, adaptree.task, adaptree.store.local; print([m for m in ('torch', 'numpy') if m in sys.modules])"
+    code = "import sys, adaptree.tasks.store; print([m for m in ('torch', 'numpy') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

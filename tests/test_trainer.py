@@ -20,7 +20,7 @@ from transformers.trainer_utils import RemoveColumnsCollator
 from transformers.utils import find_labels
 
 from adaptree import Tuned, attach
-from adaptree.sites import find
+from adaptree.models.sites import find
 from tests import tiny
 
 METHOD = "houlsby(size=4, init_std=0.1)"

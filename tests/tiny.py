@@ -17,7 +17,7 @@ import torch
 import transformers as tf
 from torch import Tensor, nn
 
-from adaptree.architectures import Architecture, Stack
+from adaptree.models.architectures import Architecture, LayerStack
 
 VOCABULARY, PAD, EOS, LABELS = 60, 1, 2, 3
 _TOKENS = {"vocab_size": VOCABULARY, "pad_token_id": PAD, "bos_token_id": 0, "eos_token_id": EOS, "num_labels": LABELS}
@@ -130,7 +130,7 @@ def roformer() -> Any:
 
 ROFORMER = Architecture(
     stacks=(
-        Stack(
+        LayerStack(
             layers="encoder.layer",
             attention="attention.output.dropout",
             feedforward="output.dropout",

@@ -14,7 +14,7 @@ def main() -> None:
     asked = arguments(("fast", False), ("layers", ""), ("trunk", "fp32"), ("search", 0))
     measured = Measured()
     base = at.load_base(asked.base)
-    measured.base_is_loaded(base.host.model)
+    measured.base_is_loaded(base.hooked.model)
     clock = {"from": time.monotonic(), "step": 0.0}
 
     def watch(event: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ def main() -> None:
     asked = arguments(("texts", ""), ("task", ""))
     measured = Measured()
     base = at.load_base(asked.base)
-    measured.base_is_loaded(base.host.model)
+    measured.base_is_loaded(base.hooked.model)
     bound = base.bind(at.Store(asked.task)["task"])
     texts, wanted = read(asked.texts)
     with measured.phase("answer"):

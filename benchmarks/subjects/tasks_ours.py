@@ -8,7 +8,7 @@ import os
 from measured import Measured, arguments, median_seconds
 
 import adaptree as at
-from adaptree.task import Task
+from adaptree.tasks.task import Task
 
 
 def main() -> None:

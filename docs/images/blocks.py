@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from adaptree.drawing import RIGHT, SECOND, WRONG, svg, text
+from adaptree.reports.drawing import RIGHT, SECOND, WRONG, svg, text
 
 A, B, C, BASE, LEARNED = RIGHT, SECOND, WRONG, "#8a94a1", "#7a5bb5"
 Draw = Callable[[float, float], str]

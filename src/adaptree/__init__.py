@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from adaptree.api import check, evaluate, train
-    from adaptree.architectures import Architecture, Stack
-    from adaptree.base import Base, Bound, load_base
     from adaptree.compose import Expression, average, average_outputs, drop, fuse, parallel, rows, stack
     from adaptree.errors import AdaptreeError
     from adaptree.kinds import Prediction
@@ -39,26 +37,31 @@ if TYPE_CHECKING:
         Tfidf,
         Top,
     )
-    from adaptree.store import Store
-    from adaptree.task import Task
-    from adaptree.tuned import Tuned, attach
+    from adaptree.models.architectures import Architecture, LayerStack
+    from adaptree.models.base import Base
+    from adaptree.models.bound import Bound
+    from adaptree.models.loading import load_base
+    from adaptree.models.tuned import Tuned, attach
+    from adaptree.tasks.store import Store
+    from adaptree.tasks.task import Task
 
 __version__ = _version("adaptree")
 
 # The public names and where they live; each is imported when first asked for, so that `import adaptree` is cheap.
 _HOMES = {
     "AdaptreeError": "errors",
-    "Architecture": "architectures",
+    "Architecture": "models.architectures",
     "Bapna": "methods",
-    "Base": "base",
+    "Base": "models.base",
     "BitFit": "methods",
-    "Bound": "base",
+    "Bound": "models.bound",
     "DiffPruning": "methods",
     "Expression": "compose",
     "Full": "methods",
     "Head": "methods",
     "Houlsby": "methods",
     "Ia3": "methods",
+    "LayerStack": "models.architectures",
     "Lora": "methods",
     "LotteryTicket": "methods",
     "Method": "methods",
@@ -68,20 +71,19 @@ _HOMES = {
     "Pfeiffer": "methods",
     "Prediction": "kinds",
     "ScaledParallel": "methods",
-    "Stack": "architectures",
-    "Store": "store",
-    "Task": "task",
+    "Store": "tasks.store",
+    "Task": "tasks.task",
     "Tfidf": "methods",
     "Top": "methods",
-    "Tuned": "tuned",
-    "attach": "tuned",
+    "Tuned": "models.tuned",
+    "attach": "models.tuned",
     "average": "compose",
     "average_outputs": "compose",
     "check": "api",
     "drop": "compose",
     "evaluate": "api",
     "fuse": "compose",
-    "load_base": "base",
+    "load_base": "models.loading",
     "parallel": "compose",
     "rows": "compose",
     "stack": "compose",
@@ -101,6 +103,7 @@ __all__ = [
     "Head",
     "Houlsby",
     "Ia3",
+    "LayerStack",
     "Lora",
     "LotteryTicket",
     "Method",
@@ -110,7 +113,6 @@ __all__ = [
     "Pfeiffer",
     "Prediction",
     "ScaledParallel",
-    "Stack",
     "Store",
     "Task",
     "Tfidf",

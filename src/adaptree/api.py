@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adaptree import metrics
 from adaptree.compose import Expression, Name
 from adaptree.data.check import Report, tell
 from adaptree.data.check import check as look
@@ -20,19 +19,21 @@ from adaptree.data.source import Data, Reader, kind_of, open_data
 from adaptree.data.split import split, split_again
 from adaptree.data.table import name_of
 from adaptree.errors import TrainingError, UsageError
+from adaptree.kinds import metrics
 from adaptree.methods import Method
-from adaptree.opening import EVALUATED, REBASED, base_of, encoder_of
-from adaptree.store import Store
-from adaptree.store.places import remember, run_folder
-from adaptree.task import Record, Task, check_name
-from adaptree.training import crew
+from adaptree.models.opening import EVALUATED, REBASED, base_of, encoder_of
+from adaptree.tasks.places import remember, run_folder
+from adaptree.tasks.store import Store
+from adaptree.tasks.task import Record, Task, check_name
+from adaptree.training import distributed
 from adaptree.training.settings import Settings, known_settings
 
 if TYPE_CHECKING:
-    from adaptree.base import Base, Bound
-    from adaptree.several import Several
-    from adaptree.training.finish import Part
-    from adaptree.training.outcome import Fit
+    from adaptree.models.base import Base
+    from adaptree.models.bound import Bound
+    from adaptree.models.several import Several
+    from adaptree.training.package import Part
+    from adaptree.training.result import Fit
     from adaptree.training.search import Trial
 
 Source = str | Path | Iterable[Mapping[str, Any]]
@@ -98,10 +99,10 @@ def train(
     score if any. `search` first tries so many settings on a part of the training rows. `settings` are the fields of
     `adaptree.training.settings.Settings`. Events (dicts) tell `on_event` how it goes.
     """
-    from adaptree.training.ground import ground
+    from adaptree.training.parents import ground
 
     check_name(name)
-    leads = crew.rank() == 0  # of several processes that train together, one writes
+    leads = distributed.rank() == 0  # of several processes that train together, one writes
     if isinstance(store, str | Path):
         store = Store(store)
     if store is not None:
@@ -122,8 +123,8 @@ def train(
     from adaptree.kinds.encoded import Encoded
     from adaptree.training import checkpoint
     from adaptree.training.fast import preset
-    from adaptree.training.finish import finish
     from adaptree.training.loop import fit
+    from adaptree.training.package import finish
     from adaptree.training.search import ready
     from adaptree.training.search import search as run_search
 
@@ -133,7 +134,7 @@ def train(
     if fast:
         under = partial(below.under, device=base.device)
         how, asked = preset(how, asked, base, table, lambda text: on_event(_note(text)), under)
-    how.chosen(base.host.sites)
+    how.chosen(base.hooked.sites)
     whole = below.under(how, base.device)
     chosen = asked.resolved(
         rows=len(parts["train"]),
@@ -234,7 +235,7 @@ def _check_fits(table: Data, how: Method, asked: Settings) -> None:
 
 def _parts(table: Data, other: Data | None, tester: Data | None, seed: int) -> dict[str, Part]:
     """The rows to train on, to validate on and, if there are such, to test on."""
-    from adaptree.training.finish import Part
+    from adaptree.training.package import Part
 
     if other is None:
         training, held = split(table, seed=seed)
@@ -257,8 +258,8 @@ def evaluate(
     store: Store | None = None,
 ) -> dict[str, Any]:
     """A task's scores on labelled data, with 95 % intervals; in its `store` a rebased one then counts as evaluated."""
-    from adaptree.several import Several
-    from adaptree.training.finish import Part, score
+    from adaptree.models.several import Several
+    from adaptree.training.package import Part, score
 
     if isinstance(bound, Several):
         raise UsageError(
@@ -374,12 +375,12 @@ def methods(base: Base | str | Path = "minilm") -> list[dict[str, Any]]:
 
     load_plugins()
     base = base_of(base, "cpu", None)
-    total = sum(p.numel() for p in base.host.backbone.parameters())
+    total = sum(p.numel() for p in base.hooked.backbone.parameters())
     rows = []
     for name, kind in METHODS.items():
         method, refused = kind(), None
         try:
-            count: int | None = sum(method.count(base.host.sites, base.host.backbone).values())
+            count: int | None = sum(method.count(base.hooked.sites, base.hooked.backbone).values())
         except UsageError as error:
             count, refused = None, str(error)
         rows.append(

@@ -17,10 +17,11 @@ from sklearn.utils.validation import assert_all_finite, check_is_fitted, column_
 
 from adaptree import api
 from adaptree.errors import UsageError
-from adaptree.opening import base_of
+from adaptree.models.opening import base_of
 
 if TYPE_CHECKING:
-    from adaptree.base import Base, Bound
+    from adaptree.models.base import Base
+    from adaptree.models.bound import Bound
 
 Array = np.ndarray[Any, Any]
 

@@ -11,8 +11,8 @@ import pytest
 from tests.bases import tiny_base, words_csv
 
 import adaptree.cli.compare  # noqa: F401
+from adaptree.analysis.compare import cells
 from adaptree.cli import main
-from adaptree.compare import cells
 
 
 @pytest.fixture(scope="module")

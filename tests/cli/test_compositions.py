@@ -16,8 +16,8 @@ from tests.bases import tiny_base, words_csv
 import adaptree as at
 from adaptree.cli import main
 from adaptree.compose import parse
-from adaptree.opening import open_task
-from adaptree.store import Store
+from adaptree.models.opening import open_task
+from adaptree.tasks.store import Store
 
 TEXTS = ["the lion and a plum", "new saw near the bear today", "apple"]
 

@@ -9,7 +9,7 @@ import pytest
 from tests.bases import tiny_base, words_csv
 
 from adaptree.cli import main
-from adaptree.store import Store
+from adaptree.tasks.store import Store
 
 
 @pytest.fixture(scope="module")

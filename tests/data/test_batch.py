@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adaptree.data import batch
-from adaptree.data.encode import Row
+from adaptree.data.encode import Encoding
 
 
-def row(length: int, at: int = 0) -> Row:
-    return Row(np.full(length, at, dtype=np.int32), None, False)
+def row(length: int, at: int = 0) -> Encoding:
+    return Encoding(np.full(length, at, dtype=np.int32), None, False)
 
 
 @given(st.integers(1, 5000))
@@ -55,7 +55,7 @@ def test_no_epoch_is_ordered_by_length() -> None:
     correlations = []
     for seed in range(5):
         made = batch.epoch(np.arange(4000), lambda at: [[row(int(lengths[i]))] for i in at], 32, (seed,))
-        means = [np.mean([len(r.ids) for [r] in units]) for _, units in made]
+        means = [np.mean([len(r.ids) for [r] in examples]) for _, examples in made]
         correlations.append(np.corrcoef(means, np.arange(len(means)))[0, 1])
     assert max(map(abs, correlations)) < 0.35
 
@@ -63,7 +63,7 @@ def test_no_epoch_is_ordered_by_length() -> None:
 def test_a_large_set_is_cut_into_pools_that_are_encoded_one_by_one(monkeypatch: object) -> None:
     asked: list[int] = []
 
-    def encode(at: np.ndarray) -> list[list[Row]]:  # type: ignore[type-arg]
+    def encode(at: np.ndarray) -> list[list[Encoding]]:  # type: ignore[type-arg]
         asked.append(len(at))
         return [[row(6)] for _ in at]
 

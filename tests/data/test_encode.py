@@ -14,7 +14,7 @@ from adaptree.data.table import load
 from adaptree.errors import BaseError
 from adaptree.kinds import Regress
 from adaptree.kinds.encoded import Encoded
-from adaptree.models import config_of, locate
+from adaptree.models.embedded import config_of, locate
 
 KIND = Regress(0.0, 1.0)
 
@@ -79,15 +79,15 @@ def test_a_small_table_is_encoded_once_and_a_large_one_as_needed(
     real = encoder.encode
     monkeypatch.setattr(encoder, "encode", lambda texts, n: calls.append(len(texts)) or real(texts, n))
     kept = Encoded(table, KIND, encoder, 8)
-    first = kept.units(np.array([3, 1, 5]))
-    again = kept.units(np.array([5, 3, 7]))
+    first = kept.examples(np.array([3, 1, 5]))
+    again = kept.examples(np.array([5, 3, 7]))
     assert calls == [3, 1]
     assert again[0] is first[2]
     assert kept.truncated == sum(len(table.text(i).split()) > 6 for i in (1, 3, 5, 7))
     monkeypatch.setattr(Encoded, "KEEP", 10)
     large = Encoded(table, KIND, encoder, 8)
-    assert [r.ids.tolist() for [r] in large.units(np.array([3, 1, 5]))] == [r.ids.tolist() for [r] in first]
-    large.units(np.array([3]))
+    assert [r.ids.tolist() for [r] in large.examples(np.array([3, 1, 5]))] == [r.ids.tolist() for [r] in first]
+    large.examples(np.array([3]))
     assert calls == [3, 1, 3, 1]
 
 

@@ -59,21 +59,21 @@ def test_the_kind_is_guessed_from_the_rows_and_the_reason_is_said(
 
 
 def test_what_is_right_is_read_however_it_is_written() -> None:
-    def golds(rows: list[dict[str, Any]], **options: Any) -> list[Any]:
-        return list(open_data(rows, **options).golds(np.arange(len(rows))))
+    def targets(rows: list[dict[str, Any]], **options: Any) -> list[Any]:
+        return list(open_data(rows, **options).targets(np.arange(len(rows))))
 
-    assert golds(COMMONSENSE) == [0, 1, 2, 0, 1, 2]
-    assert golds(WINOGRANDE) == [0, 1] * 3  # counted from 1
-    assert golds([{**row, "answer": int(row["answer"]) - 1} for row in WINOGRANDE]) == [0, 1] * 3
-    assert golds(COPA) == [0, 1] * 3
-    assert golds([{**row, "label": "ABC"[i % 3]} for i, row in enumerate(COMMONSENSE)]) == [0, 1, 2] * 2
-    assert golds([{**row, "label": "abc"[i % 3]} for i, row in enumerate(COMMONSENSE)]) == [0, 1, 2] * 2
+    assert targets(COMMONSENSE) == [0, 1, 2, 0, 1, 2]
+    assert targets(WINOGRANDE) == [0, 1] * 3  # counted from 1
+    assert targets([{**row, "answer": int(row["answer"]) - 1} for row in WINOGRANDE]) == [0, 1] * 3
+    assert targets(COPA) == [0, 1] * 3
+    assert targets([{**row, "label": "ABC"[i % 3]} for i, row in enumerate(COMMONSENSE)]) == [0, 1, 2] * 2
+    assert targets([{**row, "label": "abc"[i % 3]} for i, row in enumerate(COMMONSENSE)]) == [0, 1, 2] * 2
     named = {"label": ["A", "B"], "text": ["red", "blue"]}
-    assert golds([{"question": f"q{i}", "choices": named, "answerKey": "AB"[i % 2]} for i in range(4)]) == [0, 1] * 2
-    assert golds(TOPICS)[:4] == [["a"], ["a", "b"], [], ["b", "c"]]
-    assert golds(PIPED, label="genre")[:4] == [["a"], ["a", "b"], ["c"], ["b", "c"]]
-    assert golds(FLAGS, label="toxic,rude")[:2] == [["rude"], ["toxic"]]
-    assert golds(SCORES, label="joy,fear")[0] == [0.0, 3.0]
+    assert targets([{"question": f"q{i}", "choices": named, "answerKey": "AB"[i % 2]} for i in range(4)]) == [0, 1] * 2
+    assert targets(TOPICS)[:4] == [["a"], ["a", "b"], [], ["b", "c"]]
+    assert targets(PIPED, label="genre")[:4] == [["a"], ["a", "b"], ["c"], ["b", "c"]]
+    assert targets(FLAGS, label="toxic,rude")[:2] == [["rude"], ["toxic"]]
+    assert targets(SCORES, label="joy,fear")[0] == [0.0, 3.0]
 
 
 @pytest.mark.parametrize(
@@ -117,11 +117,11 @@ def test_a_second_file_is_read_like_the_first() -> None:
     first = open_data(PIPED, label="genre")
     second = open_data([{"text": "new", "genre": "a|zebra"}, {"text": "other", "genre": "b"}], like=first)
     assert second.labels == first.labels == ("a", "b", "c")
-    assert second.golds(np.arange(2)) == [["a", "zebra"], ["b"]]
+    assert second.targets(np.arange(2)) == [["a", "zebra"], ["b"]]
     other = open_data(COMMONSENSE)
     assert open_data(COMMONSENSE[:2], like=other).said == other.said
     numbers = open_data(SCORES, label="joy,fear")
-    assert open_data(SCORES[:3], like=numbers).golds(np.arange(1)) == [[0.0, 3.0]]
+    assert open_data(SCORES[:3], like=numbers).targets(np.arange(1)) == [[0.0, 3.0]]
 
 
 def test_rows_without_what_is_needed_are_left_out_and_counted() -> None:

@@ -68,15 +68,15 @@ def test_more_rows_do_not_move_a_text_across_much() -> None:
 def test_a_rare_label_is_on_both_sides() -> None:
     table = of([*plain(1000, "a"), ("rare one", "b"), ("rare two", "b"), ("alone", "c")])
     train, held = split(table)
-    assert sorted(table.targets[held].tolist())[-1] == 1
-    assert {1, 2} <= set(table.targets[train].tolist())
+    assert sorted(table.values[held].tolist())[-1] == 1
+    assert {1, 2} <= set(table.values[train].tolist())
     assert len(held) == 201
 
 
 def test_validation_is_capped_in_fair_shares() -> None:
     table = of([*plain(4000, "aaab"), ("rare one", "c"), ("rare two", "c")])
     _, held = split(table, most=100)
-    counts = np.bincount(table.targets[held], minlength=3)
+    counts = np.bincount(table.values[held], minlength=3)
     assert 95 <= len(held) <= 100
     assert counts[2] == 1
     assert 70 <= counts[0] <= 76
@@ -93,7 +93,7 @@ def test_a_text_repeated_beyond_the_cap_is_trained_on() -> None:
 def test_a_quantity_is_held_out_evenly_over_its_range() -> None:
     table = of([(f"text {i}", i / 1000) for i in range(1000)])
     _, held = split(table)
-    assert np.bincount((table.targets[held] * 10).astype(int)).tolist() == [20] * 10
+    assert np.bincount((table.values[held] * 10).astype(int)).tolist() == [20] * 10
     small = of([(f"text {i}", i / 7) for i in range(20)])
     assert len(split(small)[1]) == 4
 

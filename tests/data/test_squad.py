@@ -98,11 +98,11 @@ def test_squad_rows_become_inputs_and_golds() -> None:
     assert "'answers'" in form.why
     inputs = [form.input(row, 1, "x") for row in rows]
     assert inputs[0] == {"question": "Who won?", "context": CONTEXT}
-    golds = [form.gold(row, given, 1, "x") for row, given in zip(rows, inputs, strict=True)]
-    assert golds == [
+    targets = [form.gold(row, given, 1, "x") for row, given in zip(rows, inputs, strict=True)]
+    assert targets == [
         {"answers": [{"text": "Denver Broncos", "start": 4}], "id": "a"}, {"answers": [], "id": "b"}, None
     ]  # fmt: skip
-    assert json.loads(json.dumps(golds)) == golds
+    assert json.loads(json.dumps(targets)) == targets
     assert form.key({"question": "Who  won?", "context": "a\nb"}) == form.key(
         {"question": "Who won?", "context": "a b"}
     )
@@ -242,6 +242,6 @@ def test_the_real_files_are_read_whole() -> None:
             rows = [row for _, row in read_squad(json.load(file))]
         form = form_of(rows[:500])
         assert form is not None
-        golds = [form.gold(row, form.input(row, i, name), i, name) for i, row in enumerate(rows)]
-        assert len(golds) == questions
-        assert sum(len(gold["answers"]) for gold in golds if gold) == answers
+        targets = [form.gold(row, form.input(row, i, name), i, name) for i, row in enumerate(rows)]
+        assert len(targets) == questions
+        assert sum(len(gold["answers"]) for gold in targets if gold) == answers

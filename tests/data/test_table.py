@@ -56,7 +56,7 @@ def test_any_row_reads_back_in_memory_and_from_the_file(rows: list[dict[str, str
         module.IN_MEMORY = before
     kept = [row for row in rows if (row["text_a"] + row["text_b"]).strip()]
     assert table.texts(range(len(table))) == [(row["text_a"], row["text_b"]) for row in kept]
-    assert [table.labels[i] for i in table.targets] == [row["label"] for row in kept]
+    assert [table.labels[i] for i in table.values] == [row["label"] for row in kept]
     assert table.left_out["without text"] == len(rows) - len(kept)
     assert table.pair(0) == kept[0]["text_b"]
 
@@ -113,14 +113,14 @@ def test_kind_and_labels_are_guessed(labels: list[Any], kind: str, expected: tup
     assert [type(label) for label in table.labels] == [type(label) for label in expected]
     assert table.why
     if kind == "regress":
-        assert table.targets.dtype == np.float32
-        assert table.targets.tolist() == np.array(labels, dtype=np.float32).tolist()
+        assert table.values.dtype == np.float32
+        assert table.values.tolist() == np.array(labels, dtype=np.float32).tolist()
     else:
-        assert table.targets.dtype == np.int32
+        assert table.values.dtype == np.int32
 
 
 def test_the_kind_can_be_said() -> None:
-    assert of([1, 2, 1], kind="regress").targets.tolist() == [1.0, 2.0, 1.0]
+    assert of([1, 2, 1], kind="regress").values.tolist() == [1.0, 2.0, 1.0]
     assert of([1.5, 2.5, 1.5], kind="classify").labels == ("1.5", "2.5")
 
 
@@ -185,15 +185,15 @@ def test_a_generator_is_read_once() -> None:
 def test_texts_can_be_read_without_labels() -> None:
     table = load([{"text": "a", "label": "only"}, {"text": "b"}], need_label=False)
     assert table.texts([1, 0]) == ["b", "a"]
-    assert table.targets.tolist() == [-1, -1]
+    assert table.values.tolist() == [-1, -1]
 
 
 def test_like_gives_a_second_file_the_same_labels(tmp_path: Path) -> None:
     train = load([{"body": "a", "Topic": 3}, {"body": "b", "Topic": 1}, {"body": "c", "Topic": 2}])
     second = load(csv_file(tmp_path / "val.csv", [{"body": "x", "Topic": 3}]), like=train)
-    assert (second.labels, second.targets.tolist(), second.kind) == ((1, 2, 3), [2], "classify")
+    assert (second.labels, second.values.tolist(), second.kind) == ((1, 2, 3), [2], "classify")
     renamed = load([{"text": "x", "label": 2}], like=train)
-    assert (renamed.columns, renamed.targets.tolist()) == (Columns("text", None, "label"), [1])
+    assert (renamed.columns, renamed.values.tolist()) == (Columns("text", None, "label"), [1])
     message = failure(
         csv_file(tmp_path / "val.csv", [{"body": "x", "Topic": 3}, {"body": "y", "Topic": 33}]), like=train
     )
@@ -204,7 +204,7 @@ def test_like_gives_a_second_file_the_same_labels(tmp_path: Path) -> None:
 
 def test_like_a_regression_takes_whole_numbers_too() -> None:
     train = of([0.5, 1, 2])
-    assert of([1, 1], like=train).targets.tolist() == [1.0, 1.0]
+    assert of([1, 1], like=train).values.tolist() == [1.0, 1.0]
     with pytest.raises(DataError, match="row 2"):
         of([1, "high"], like=train)
 

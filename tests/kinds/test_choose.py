@@ -12,10 +12,10 @@ import torch
 from tests.bases import FILLER, WORDS, tiny_base
 
 import adaptree as at
-from adaptree.base import forward
 from adaptree.cli import main
 from adaptree.errors import UsageError
 from adaptree.kinds.choose import Choose
+from adaptree.models.forward import forward
 
 
 def questions(count: int, seed: int = 0) -> list[dict[str, Any]]:
@@ -55,21 +55,21 @@ def test_the_right_choice_is_learned_and_told_with_its_probability(bound: Any) -
 
 def test_a_choice_goes_where_the_text_leaves_room_for_it(base: Any) -> None:
     kind = Choose()
-    [[first, second]] = kind.units(base.encoder, [{"text": "the _ there", "choices": ["lion", "wolf"]}], 32)
+    [[first, second]] = kind.examples(base.encoder, [{"text": "the _ there", "choices": ["lion", "wolf"]}], 32)
     (filled,) = base.encoder.encode(["the lion there"], 32)
     assert first.ids.tolist() == filled.ids.tolist()
     assert second.ids.tolist() != first.ids.tolist()
-    [[beside, _]] = kind.units(base.encoder, [{"text": "the _ or _ there", "choices": ["lion", "wolf"]}], 32)
+    [[beside, _]] = kind.examples(base.encoder, [{"text": "the _ or _ there", "choices": ["lion", "wolf"]}], 32)
     (pair,) = base.encoder.encode([("the _ or _ there", "lion")], 32)
     assert beside.ids.tolist() == pair.ids.tolist()
 
 
 def test_the_loss_is_the_cross_entropy_over_the_choices_of_each_question() -> None:
     kind, row = Choose(), torch.tensor([[1.0], [2.0], [0.5], [0.1], [3.0]])
-    units: Any = [[0, 0], [0, 0, 0]]
+    examples: Any = [[0, 0], [0, 0, 0]]
     expected = torch.stack([-row[:2, 0].log_softmax(0)[1], -row[2:, 0].log_softmax(0)[0]])
-    torch.testing.assert_close(kind.loss(row, units, [1, 0]), expected)
-    assert kind.answers(row, units) == [1, 2]
+    torch.testing.assert_close(kind.loss(row, examples, [1, 0]), expected)
+    assert kind.decode(row, examples) == [1, 2]
 
 
 def test_bits_do_not_depend_on_the_batch_and_choices_may_be_of_many_lengths(bound: Any) -> None:
@@ -88,9 +88,9 @@ def test_bits_do_not_depend_on_the_batch_and_choices_may_be_of_many_lengths(boun
 
 def test_a_training_step_sees_what_prediction_sees(base: Any, bound: Any) -> None:
     inputs = [{"text": "the old", "choices": ["saw", "the big lion and the wolf seen there today with the"]}]
-    units = bound.kind.units(base.encoder, inputs, 64)
+    examples = bound.kind.examples(base.encoder, inputs, 64)
     v = {name: tensor.clone().requires_grad_() for name, tensor in bound.task.weights.items()}
-    out = forward(base, units, bound.kind, v, bound.task.record.pooling, batch_size=2)
+    out = forward(base, examples, bound.kind, v, bound.task.record.pooling, batch_size=2)
     assert isinstance(out, torch.Tensor)
     assert out.requires_grad
     assert out.shape == (2, 1)

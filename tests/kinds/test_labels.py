@@ -71,10 +71,10 @@ def test_several_labels_are_learned_and_the_threshold_is_chosen_on_validation(ba
 def test_the_threshold_is_the_best_of_all() -> None:
     kind = Labels(("a", "b"))
     out = torch.randn(80, 2, generator=torch.Generator().manual_seed(0))
-    golds = [[label for label, logit in zip("ab", row, strict=True) if logit > 0.8] for row in out.tolist()]
-    settled = kind.settled(out, [], golds)
-    assert settled.score(golds, settled.answers(out, []))["f1"] > 0.97
-    assert kind.score(golds, kind.answers(out, []))["f1"] < 0.8
+    targets = [[label for label, logit in zip("ab", row, strict=True) if logit > 0.8] for row in out.tolist()]
+    settled = kind.calibrated(out, [], targets)
+    assert settled.score(targets, settled.decode(out, []))["f1"] > 0.97
+    assert kind.score(targets, kind.decode(out, []))["f1"] < 0.8
 
 
 def test_scores_equal_scikit_learns() -> None:
@@ -82,14 +82,14 @@ def test_scores_equal_scikit_learns() -> None:
     kind = Labels(("a", "b", "c", "never"))
     gold, said = rng.random((50, 4)) < 0.4, rng.random((50, 4)) < 0.4
     gold[:, 3] = said[:, 3] = False
-    golds = [[label for label, yes in zip(kind.labels, row, strict=True) if yes] for row in gold.tolist()]
-    found = kind.score(golds, said)
+    targets = [[label for label, yes in zip(kind.labels, row, strict=True) if yes] for row in gold.tolist()]
+    found = kind.score(targets, said)
     assert found["f1"] == pytest.approx(reference.f1_score(gold, said, average="micro"))
     assert found["macro_f1"] == pytest.approx(reference.f1_score(gold[:, :3], said[:, :3], average="macro"))
     assert found["precision"] == pytest.approx(reference.precision_score(gold, said, average="micro"))
     assert found["recall"] == pytest.approx(reference.recall_score(gold, said, average="micro"))
     assert found["accuracy"] == pytest.approx(reference.accuracy_score(gold, said))
-    low, high = kind.intervals(golds, said)["f1"]
+    low, high = kind.intervals(targets, said)["f1"]
     assert low < found["f1"] < high
 
 
@@ -141,7 +141,7 @@ def test_several_numbers_are_learned_each_on_its_own_scale(base: Any, tmp_path: 
 def test_numbers_of_one_target_are_scored_as_regress_scores_them() -> None:
     kind = Numbers(("x", "y"), (0.0, 5.0), (1.0, 2.0))
     out = torch.tensor([[0.0, 1.0], [1.0, 0.0], [2.0, -1.0]])
-    answers = kind.answers(out, [])
+    answers = kind.decode(out, [])
     np.testing.assert_allclose(answers, [[0, 7], [1, 5], [2, 3]])
     assert kind.score([[0, 7], [1, 5], [2, 3]], answers)["mse"] == 0
     torch.testing.assert_close(kind.loss(out, [], [[0, 7], [1, 5], [4, 3]]), torch.tensor([0.0, 0.0, 2.0]))

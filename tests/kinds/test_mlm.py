@@ -14,11 +14,11 @@ import torch.nn.functional as F
 from tests.bases import tiny_base
 
 import adaptree as at
-from adaptree.base import infer
 from adaptree.data.encode import Encoder
 from adaptree.errors import BaseError
 from adaptree.kinds.mlm import Mlm, _words
-from adaptree.models import config_of, locate
+from adaptree.models.embedded import config_of, locate
+from adaptree.models.forward import infer
 
 PAIRS = [("lion", "wolf"), ("apple", "pear"), ("hammer", "saw")]
 
@@ -47,9 +47,9 @@ def kind_of(encoder: Encoder, **changes: Any) -> Mlm:
 
 def test_pieces_are_hidden_as_the_paper_says(minilm: Encoder) -> None:
     kind = kind_of(minilm)
-    units = kind.units(minilm, ["word " * 200] * 60, 256)
+    examples = kind.examples(minilm, ["word " * 200] * 60, 256)
     chosen = masked = swapped = kept = total = 0
-    for (before,), (after,) in zip(units, kind.drawn(units, 7), strict=True):
+    for (before,), (after,) in zip(examples, kind.resampled(examples, 7), strict=True):
         places = after.at.places
         assert (after.at.pieces == before.ids[places]).all()
         untouched = np.delete(np.arange(len(before.ids)), places)
@@ -66,22 +66,22 @@ def test_pieces_are_hidden_as_the_paper_says(minilm: Encoder) -> None:
 
 def test_special_tokens_are_never_hidden_and_every_text_has_something_to_say(minilm: Encoder) -> None:
     kind = kind_of(minilm)
-    units = kind.drawn(kind.units(minilm, ["a", "a b", "", "é 🙂 ?"], 16), 0)
-    assert [len(unit[0].at.places) for unit in units] == [1, 1, 0, 1]
-    for unit in units:
-        assert all(0 < place < len(unit[0].ids) - 1 for place in unit[0].at.places)
+    examples = kind.resampled(kind.examples(minilm, ["a", "a b", "", "é 🙂 ?"], 16), 0)
+    assert [len(example[0].at.places) for example in examples] == [1, 1, 0, 1]
+    for example in examples:
+        assert all(0 < place < len(example[0].ids) - 1 for place in example[0].at.places)
 
 
 def test_what_is_hidden_changes_with_the_step_and_not_in_validation(minilm: Encoder) -> None:
     kind = kind_of(minilm)
-    units = kind.units(minilm, ["one two three four five six seven eight nine ten " * 4] * 2, 64)
-    one, other = kind.drawn(units, 1), kind.drawn(units, 2)
+    examples = kind.examples(minilm, ["one two three four five six seven eight nine ten " * 4] * 2, 64)
+    one, other = kind.resampled(examples, 1), kind.resampled(examples, 2)
     assert one[0][0].ids.tolist() != other[0][0].ids.tolist()
     assert one[0][0].ids.tolist() != one[1][0].ids.tolist()
-    assert [r.ids.tolist() for [r] in kind.drawn(units, 1)] == [r.ids.tolist() for [r] in one]
-    fixed = kind.drawn(units, None)
+    assert [r.ids.tolist() for [r] in kind.resampled(examples, 1)] == [r.ids.tolist() for [r] in one]
+    fixed = kind.resampled(examples, None)
     assert fixed[0][0].ids.tolist() == fixed[1][0].ids.tolist()
-    assert fixed[0][0].ids.tolist() == kind.drawn(units[1:], None)[0][0].ids.tolist()
+    assert fixed[0][0].ids.tolist() == kind.resampled(examples[1:], None)[0][0].ids.tolist()
 
 
 def test_whole_words_are_hidden_together(minilm: Encoder) -> None:
@@ -99,25 +99,25 @@ def test_whole_words_are_hidden_together(minilm: Encoder) -> None:
     ]
     kind = kind_of(minilm, whole_words=True, share=0.3)
     for seed in range(20):
-        [[row]] = kind.drawn(kind.units(minilm, [text], 64), seed)
+        [[row]] = kind.resampled(kind.examples(minilm, [text], 64), seed)
         hidden = set(row.at.words.tolist())
         assert sorted(row.at.places - 1) == [i for i, word in enumerate(words.tolist()) if word in hidden]
 
 
 def test_a_long_text_is_all_there_in_windows(minilm: Encoder) -> None:
     kind = kind_of(minilm)
-    (unit,) = kind.units(minilm, ["many words in a row " * 50], 32)
+    (example,) = kind.examples(minilm, ["many words in a row " * 50], 32)
     (pieces,) = minilm.pieces(["many words in a row " * 50])
-    assert np.concatenate([row.at.pieces for row in unit]).tolist() == pieces.ids.tolist()
-    assert max(len(row.ids) for row in unit) <= 32
+    assert np.concatenate([row.at.pieces for row in example]).tolist() == pieces.ids.tolist()
+    assert max(len(row.ids) for row in example) <= 32
 
 
 def test_the_output_is_tied_to_the_words_of_the_base(base: Any) -> None:
     kind = kind_of(base.encoder)
     v = {name: t + 0.1 * torch.randn(t.shape) for name, t in kind.init(32, torch.Generator().manual_seed(0)).items()}
-    units = kind.drawn(kind.units(base.encoder, ["lion wolf apple pear", "apple"], 32), 3)
-    out = infer(base, units, kind, v, {}, "mean")
-    for (row,), found in zip(units, out, strict=True):
+    examples = kind.resampled(kind.examples(base.encoder, ["lion wolf apple pear", "apple"], 32), 3)
+    out = infer(base, examples, kind, v, {}, "mean")
+    for (row,), found in zip(examples, out, strict=True):
         with torch.no_grad():
             hidden, _ = base.hidden([row])
         x = F.gelu(hidden[0, row.at.places] @ v["head.dense.weight"].t() + v["head.dense.bias"])
@@ -205,9 +205,9 @@ def test_the_head_that_a_base_was_pretrained_with_is_where_training_begins(archi
     kind = kind_of(base.encoder)
     v = base.head_for(kind)
     assert set(v) == set(kind.init(32, torch.Generator()))
-    units = kind.drawn(kind.units(base.encoder, ["lion wolf apple pear", "the old saw"], 32), 3)
-    out = infer(base, units, kind, v, {}, "mean")
-    for (row,), found in zip(units, out, strict=True):
+    examples = kind.resampled(kind.examples(base.encoder, ["lion wolf apple pear", "the old saw"], 32), 3)
+    out = infer(base, examples, kind, v, {}, "mean")
+    for (row,), found in zip(examples, out, strict=True):
         with torch.no_grad():
             logits = model(torch.from_numpy(row.ids.astype(np.int64))[None]).logits[0, row.at.places]
         expected = F.cross_entropy(logits, torch.from_numpy(row.at.pieces.astype(np.int64)), reduction="none")

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from tests.bases import FILLER, WORDS, tiny_base
 
 import adaptree as at
-from adaptree.base import forward, infer
 from adaptree.data.encode import Encoder
 from adaptree.data.forms.tag import PLAIN, TagForm, entities, scheme_of, to_iob2, to_scheme, words_of
 from adaptree.errors import DataError, UsageError
-from adaptree.host import Host, share
 from adaptree.kinds.kind import MOST_ROWS
 from adaptree.kinds.tag import Tag, answered, decode, windows
 from adaptree.methods import parse
+from adaptree.models.forward import forward, infer
+from adaptree.models.hooks import HookedModel, share
 
 RECORD: Any = SimpleNamespace(name="names")
 LABELS = ("O", "B-A", "I-A", "B-B", "I-B")
@@ -255,14 +255,14 @@ def born(base: at.Base, kind: Tag, seed: int = 0) -> dict[str, torch.Tensor]:
 def test_a_long_sentence_is_answered_as_each_word_is_in_its_best_window(base: at.Base) -> None:
     kind = Tag(("a", "b", "c", "d"), PLAIN)
     words = random.Random(0).choices([*FILLER, "apple", "lion", "saw", "pear-apple"], k=150)
-    units = kind.units(base.encoder, [given_of(words)], 32)
+    examples = kind.examples(base.encoder, [given_of(words)], 32)
     v = born(base, kind)
-    got = kind.answers(infer(base, units, kind, v, None, "mean"), units)[0]
+    got = kind.decode(infer(base, examples, kind, v, None, "mean"), examples)[0]
 
     pieces = [base.encoder.pieces([word])[0].ids for word in words]
     ends = np.cumsum([0, *map(len, pieces)])
     spans = windows(ends, 30)
-    assert len(units[0]) == len(spans) > 4
+    assert len(examples[0]) == len(spans) > 4
     expected, best = [""] * len(words), [-1.0] * len(words)
     for start, end in spans:
         row = base.encoder.row(np.concatenate(pieces[start:end]))
@@ -283,20 +283,22 @@ def test_cutting_a_sentence_leaves_each_word_with_its_own_first_piece(base: at.B
     words = ["apple", "saw-saw-saw", "", "lion", " ".join(["bear"] * 100), "plum", "\x00", "wolf"]
     names = base.encoder.words()
     for max_length in (4, 8, 64):
-        unit = kind.units(base.encoder, [given_of(words)], max_length)[0]
-        firsts = [names[row.ids[place]] for row in unit for place in row.at.places]
+        example = kind.examples(base.encoder, [given_of(words)], max_length)[0]
+        firsts = [names[row.ids[place]] for row in example for place in row.at.places]
         assert firsts == ["apple", "saw", "[UNK]", "lion", "bear", "plum", "[UNK]", "wolf"]
-        assert max(len(row.ids) for row in unit) <= max_length
-        assert any(row.truncated for row in unit)
-        assert [row.at.first for row in unit] == np.cumsum([0, *(len(row.at.places) for row in unit)])[:-1].tolist()
+        assert max(len(row.ids) for row in example) <= max_length
+        assert any(row.truncated for row in example)
+        assert [row.at.first for row in example] == np.cumsum([0, *(len(row.at.places) for row in example)])[
+            :-1
+        ].tolist()
 
 
 def test_a_word_inside_a_sentence_has_its_space_where_the_tokenizer_wants_it(bytelevel: Encoder) -> None:
     kind = Tag(LABELS)
-    from_words, from_text = kind.units(bytelevel, [given_of(["a", "dog", "saw"]), words_of(" a dog saw")], 32)
+    from_words, from_text = kind.examples(bytelevel, [given_of(["a", "dog", "saw"]), words_of(" a dog saw")], 32)
     whole = bytelevel.row(bytelevel.pieces(["a dog saw"])[0].ids)
     assert from_words[0].ids.tolist() == from_text[0].ids.tolist() == whole.ids.tolist()
-    glued = kind.units(bytelevel, [words_of("a dog,man")], 32)[0][0]
+    glued = kind.examples(bytelevel, [words_of("a dog,man")], 32)[0][0]
     names = bytelevel.words()
     assert [names[glued.ids[place]] for place in glued.at.places] == ["a", "Ġdog", ",", "man"]
 
@@ -307,26 +309,26 @@ def test_every_input_has_an_answer_for_every_word(base: at.Base, bytelevel: Enco
     inputs = kind.inputs([*texts, [], ["", " ", "\ud800", "\u200b"]], RECORD)
     counts = [len(one["tokens"]) for one in inputs]
     for encoder in (base.encoder, bytelevel):
-        units = kind.units(encoder, inputs, 16)
-        assert all(units)
-        assert units[texts.index("a" * 2_000_000)][0].truncated
-        assert [sum(len(row.at.places) for row in unit) for unit in units] == counts
-        rows = [row for unit in units for row in unit]
+        examples = kind.examples(encoder, inputs, 16)
+        assert all(examples)
+        assert examples[texts.index("a" * 2_000_000)][0].truncated
+        assert [sum(len(row.at.places) for row in example) for example in examples] == counts
+        rows = [row for example in examples for row in example]
         assert all(0 < place < len(row.ids) - 1 for row in rows for place in row.at.places)
-    units = kind.units(base.encoder, inputs, 16)
-    found = kind.predictions(infer(base, units, kind, born(base, kind), None, "mean"), units, inputs, None)
+    examples = kind.examples(base.encoder, inputs, 16)
+    found = kind.predictions(infer(base, examples, kind, born(base, kind), None, "mean"), examples, inputs, None)
     assert [len(one.tags) for one in found] == counts
     assert found[0].to_dict() == {"tags": [], "tokens": [], "entities": []}
-    assert kind.answers([], []) == []
+    assert kind.decode([], []) == []
     assert kind.loss([], [], []).tolist() == []
 
 
 def test_a_hundred_thousand_words_are_aligned(base: at.Base) -> None:
     kind = Tag(LABELS)
-    unit = kind.units(base.encoder, [given_of(random.Random(0).choices(FILLER, k=100_000))], 64)[0]
-    assert sum(len(row.at.places) for row in unit) == 100_000
-    out = [torch.randn(len(row.ids), 5, generator=torch.Generator().manual_seed(i)) for i, row in enumerate(unit)]
-    tags = kind.answers(out, [unit])[0]
+    example = kind.examples(base.encoder, [given_of(random.Random(0).choices(FILLER, k=100_000))], 64)[0]
+    assert sum(len(row.at.places) for row in example) == 100_000
+    out = [torch.randn(len(row.ids), 5, generator=torch.Generator().manual_seed(i)) for i, row in enumerate(example)]
+    tags = kind.decode(out, [example])[0]
     assert len(tags) == 100_000
     assert to_iob2(tags, "IOB2") == tags
 
@@ -349,10 +351,10 @@ def test_the_decoded_tags_are_the_most_probable_valid_ones(rows: list[list[float
     assert sum(logp[t, i] for t, i in enumerate(path)) == pytest.approx(best)
 
 
-def outputs(kind: Tag, unit: Any, tags: list[str], sure: list[float]) -> list[torch.Tensor]:
-    """What a head gives that is as sure of these tags as said, for a unit of one row."""
-    out = torch.zeros(len(unit[0].ids), kind.width)
-    for place, tag, p in zip(unit[0].at.places, tags, sure, strict=True):
+def outputs(kind: Tag, example: Any, tags: list[str], sure: list[float]) -> list[torch.Tensor]:
+    """What a head gives that is as sure of these tags as said, for a example of one row."""
+    out = torch.zeros(len(example[0].ids), kind.width)
+    for place, tag, p in zip(example[0].at.places, tags, sure, strict=True):
         out[place] = torch.log(torch.full((kind.width,), (1 - p) / (kind.width - 1)))
         out[place, kind.labels.index(tag)] = torch.log(torch.tensor(p))
     return [out]
@@ -362,9 +364,9 @@ def test_entities_are_told_with_their_characters_words_and_scores(base: at.Base)
     kind = Tag.of(["O", "B-PER", "I-PER", "B-LOC", "I-LOC"], "IOBES")
     assert kind.labels == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
     inputs = kind.inputs("Ann\n Lee: Bern", RECORD)
-    units = kind.units(base.encoder, inputs, 32)
-    out = outputs(kind, units[0], ["B-PER", "I-PER", "O", "B-LOC"], [0.9, 0.8, 0.99, 0.6])
-    (found,) = kind.predictions(out, units, inputs, None)
+    examples = kind.examples(base.encoder, inputs, 32)
+    out = outputs(kind, examples[0], ["B-PER", "I-PER", "O", "B-LOC"], [0.9, 0.8, 0.99, 0.6])
+    (found,) = kind.predictions(out, examples, inputs, None)
     person, place = found.to_dict()["entities"]
     assert person["score"] == pytest.approx(0.8)
     assert {**person, "score": 0} == {
@@ -372,22 +374,22 @@ def test_entities_are_told_with_their_characters_words_and_scores(base: at.Base)
     }  # fmt: skip
     assert (place["text"], place["start"], place["end"], place["first"], place["last"]) == ("Bern", 10, 14, 3, 3)
     assert found.columns() == {"prediction": "PER: Ann Lee; LOC: Bern"}
-    (sure,) = kind.predictions(out, units, inputs, 0.7)
+    (sure,) = kind.predictions(out, examples, inputs, 0.7)
     assert sure.columns() == {"prediction": "PER: Ann Lee"}
     assert sure.tags == ["B-PER", "I-PER", "O", "O"]
     words = kind.inputs([["Ann", "Lee", ":", "Bern"]], RECORD)
-    (listed,) = kind.predictions(out, units, words, None)
+    (listed,) = kind.predictions(out, examples, words, None)
     assert [(e.text, e.start, e.end) for e in listed.entities] == [("Ann Lee", None, None), ("Bern", None, None)]
 
 
 def test_plain_tags_are_told_word_by_word(base: at.Base) -> None:
     kind = Tag.of(["NOUN", "DET"], PLAIN)
     inputs = kind.inputs([("the", "dog")], RECORD)
-    units = kind.units(base.encoder, inputs, 32)
-    out = outputs(kind, units[0], ["DET", "NOUN"], [0.9, 0.6])
-    assert kind.predictions(out, units, inputs, None)[0].columns() == {"prediction": "DET: the; NOUN: dog"}
-    assert kind.predictions(out, units, inputs, 0.7)[0].tags == ["DET", None]
-    assert kind.score([["DET", "NOUN"]], kind.answers(out, units))["f1"] == 1.0
+    examples = kind.examples(base.encoder, inputs, 32)
+    out = outputs(kind, examples[0], ["DET", "NOUN"], [0.9, 0.6])
+    assert kind.predictions(out, examples, inputs, None)[0].columns() == {"prediction": "DET: the; NOUN: dog"}
+    assert kind.predictions(out, examples, inputs, 0.7)[0].tags == ["DET", None]
+    assert kind.score([["DET", "NOUN"]], kind.decode(out, examples))["f1"] == 1.0
 
 
 def test_inputs_are_texts_or_lists_of_words() -> None:
@@ -403,10 +405,10 @@ def test_inputs_are_texts_or_lists_of_words() -> None:
 
 def test_changed_counts_inputs_whose_tags_differ(base: at.Base) -> None:
     kind = Tag(LABELS)
-    units = kind.units(base.encoder, [given_of(["apple", "saw"])] * 2, 32)
-    a, b = (outputs(kind, units[0], tags, [0.9, 0.9])[0] for tags in (["O", "B-A"], ["O", "O"]))
-    assert kind.changed([a, a], [a, b], units) == 1
-    assert kind.changed([a, b], [a, b], units) == 0
+    examples = kind.examples(base.encoder, [given_of(["apple", "saw"])] * 2, 32)
+    a, b = (outputs(kind, examples[0], tags, [0.9, 0.9])[0] for tags in (["O", "B-A"], ["O", "O"]))
+    assert kind.changed([a, a], [a, b], examples) == 1
+    assert kind.changed([a, b], [a, b], examples) == 0
 
 
 # --- learning
@@ -415,35 +417,35 @@ def test_changed_counts_inputs_whose_tags_differ(base: at.Base) -> None:
 def test_the_loss_is_the_mean_over_words_that_are_answered_and_known(base: at.Base) -> None:
     kind = Tag(LABELS)
     words = random.Random(1).choices(FILLER, k=60)
-    units = kind.units(base.encoder, [given_of(words), given_of(["apple", "saw"])], 16)
-    golds = [[LABELS[i % 5] for i in range(60)], ["B-A", "B-unseen"]]
-    out = infer(base, units, kind, born(base, kind), None, "mean")
-    loss = kind.loss(out, units, golds)
-    first = [out[i][place].log_softmax(-1) for i, row in enumerate(units[0]) for place in row.at.places]
-    expected = -sum(logp[LABELS.index(tag)] for logp, tag in zip(first, golds[0], strict=True)) / 60
+    examples = kind.examples(base.encoder, [given_of(words), given_of(["apple", "saw"])], 16)
+    targets = [[LABELS[i % 5] for i in range(60)], ["B-A", "B-unseen"]]
+    out = infer(base, examples, kind, born(base, kind), None, "mean")
+    loss = kind.loss(out, examples, targets)
+    first = [out[i][place].log_softmax(-1) for i, row in enumerate(examples[0]) for place in row.at.places]
+    expected = -sum(logp[LABELS.index(tag)] for logp, tag in zip(first, targets[0], strict=True)) / 60
     assert loss[0] == pytest.approx(float(expected), rel=1e-5)
     assert loss[1] == pytest.approx(-float(out[-1][1].log_softmax(-1)[1]), rel=1e-5)
-    row = units[0][2]  # in training a long input may be some of its rows
+    row = examples[0][2]  # in training a long input may be some of its rows
     mine = -sum(out[2][place].log_softmax(-1)[(row.at.first + i) % 5] for i, place in enumerate(row.at.places))
-    assert kind.loss([out[2]], [[row]], golds[:1])[0] == pytest.approx(float(mine) / len(row.at.places), rel=1e-5)
+    assert kind.loss([out[2]], [[row]], targets[:1])[0] == pytest.approx(float(mine) / len(row.at.places), rel=1e-5)
 
 
 def test_a_step_learns_from_a_few_windows_of_a_long_input_and_many_steps_from_all(base: at.Base) -> None:
     kind = Tag(LABELS)
-    units = kind.units(base.encoder, [given_of(FILLER * 20), given_of(["apple"])], 16)
-    whole = {row.at.first for row in units[0]}
+    examples = kind.examples(base.encoder, [given_of(FILLER * 20), given_of(["apple"])], 16)
+    whole = {row.at.first for row in examples[0]}
     assert len(whole) > 2 * MOST_ROWS
     seen: set[int] = set()
     for seed in range(40):
-        long, short = kind.drawn([kind.for_training(unit, None) for unit in units], seed)
+        long, short = kind.resampled([kind.for_training(example, None) for example in examples], seed)
         firsts = [row.at.first for row in long]
         assert len(firsts) == MOST_ROWS
         assert firsts == sorted(firsts)
-        assert short is units[1]
+        assert short is examples[1]
         seen.update(firsts)
     assert seen == whole
-    assert kind.drawn(units, None) == units
-    again = [[row.at.first for row in kind.drawn(units, seed)[0]] for seed in (3, 3, 4)]
+    assert kind.resampled(examples, None) == examples
+    again = [[row.at.first for row in kind.resampled(examples, seed)[0]] for seed in (3, 3, 4)]
     assert again[0] == again[1] != again[2]
 
 
@@ -451,24 +453,24 @@ def test_the_bits_of_an_input_do_not_depend_on_the_batch(base: at.Base) -> None:
     kind = Tag(LABELS)
     rng = random.Random(0)
     inputs = [given_of(rng.choices(FILLER, k=rng.randint(1, 90))) for _ in range(12)]
-    golds = [rng.choices(LABELS, k=len(given["tokens"])) for given in inputs]
+    targets = [rng.choices(LABELS, k=len(given["tokens"])) for given in inputs]
     v = born(base, kind)
-    units = kind.units(base.encoder, inputs, 32)
-    out = infer(base, units, kind, v, None, "mean", batch_size=7)
-    losses = kind.loss(out, units, golds)
+    examples = kind.examples(base.encoder, inputs, 32)
+    out = infer(base, examples, kind, v, None, "mean", batch_size=7)
+    losses = kind.loss(out, examples, targets)
     at_row = 0
-    for i, unit in enumerate(units):
-        again = kind.units(base.encoder, [inputs[i]], 32)
+    for i, example in enumerate(examples):
+        again = kind.examples(base.encoder, [inputs[i]], 32)
         alone = infer(base, again, kind, v, None, "mean")
-        assert all(map(torch.equal, alone, out[at_row : at_row + len(unit)]))
-        assert torch.equal(kind.loss(alone, again, [golds[i]])[0], losses[i])
-        at_row += len(unit)
+        assert all(map(torch.equal, alone, out[at_row : at_row + len(example)]))
+        assert torch.equal(kind.loss(alone, again, [targets[i]])[0], losses[i])
+        at_row += len(example)
 
 
 def things(rows: int, seed: int) -> tuple[list[Any], list[list[str]]]:
     """Sentences with an apple, or a lion, and none, one or two more of its sort behind it."""
     rng = random.Random(seed)
-    inputs, golds = [], []
+    inputs, targets = [], []
     for _ in range(rows):
         words, tags = [], []
         for _ in range(rng.randint(2, 6)):
@@ -478,38 +480,38 @@ def things(rows: int, seed: int) -> tuple[list[Any], list[list[str]]]:
             words += [first, *others[:more]]
             tags += [f"{'I' if i else 'B'}-{name}" if name else "O" for i in range(1 + more)]
         inputs.append(given_of(words))
-        golds.append(tags)
-    return inputs, golds
+        targets.append(tags)
+    return inputs, targets
 
 
 def test_a_rule_is_learned(base: at.Base) -> None:
-    inputs, golds = things(240, 0)
-    kind = Tag.of(itertools.chain(*golds), "IOB1")
+    inputs, targets = things(240, 0)
+    kind = Tag.of(itertools.chain(*targets), "IOB1")
     method = parse("houlsby:16")
     generator = torch.Generator().manual_seed(0)
-    host = Host(share(base.host.model), base.host.architecture)
-    born = method.init(host.sites, base.host.backbone, generator) | kind.init(base.width, generator)
+    hooked = HookedModel(share(base.hooked.model), base.hooked.architecture)
+    born = method.init(hooked.sites, base.hooked.backbone, generator) | kind.init(base.width, generator)
     v = {name: torch.nn.Parameter(tensor.clone()) for name, tensor in born.items()}
-    host.bind(method.plan(host.sites, v))
+    hooked.bind(method.plan(hooked.sites, v))
     optimiser = torch.optim.AdamW(v.values(), lr=1e-2)
-    units = kind.units(base.encoder, inputs, 12)
+    examples = kind.examples(base.encoder, inputs, 12)
     order = random.Random(0)
     for epoch in range(12):
         shuffled = order.sample(range(240), 240)
         for start in range(0, 240, 24):
             some = shuffled[start : start + 24]
-            batch = kind.drawn([kind.for_training(units[i], golds[i]) for i in some], epoch)
-            out = forward(base, batch, kind, v, "mean", batch_size=99, host=host)
+            batch = kind.resampled([kind.for_training(examples[i], targets[i]) for i in some], epoch)
+            out = forward(base, batch, kind, v, "mean", batch_size=99, hooked=hooked)
             optimiser.zero_grad()
-            kind.loss(out, batch, [golds[i] for i in some]).mean().backward()  # type: ignore[no-untyped-call]
+            kind.loss(out, batch, [targets[i] for i in some]).mean().backward()  # type: ignore[no-untyped-call]
             optimiser.step()
-    inputs, golds = things(80, 1)
-    units = kind.units(base.encoder, inputs, 12)
-    assert sum(map(len, units)) > len(units)  # some are longer than a window
-    out = infer(base, units, kind, {name: p.detach() for name, p in v.items()}, None, "mean", host=host)
-    answers = kind.answers(out, units)
-    found = kind.score(golds, answers)
+    inputs, targets = things(80, 1)
+    examples = kind.examples(base.encoder, inputs, 12)
+    assert sum(map(len, examples)) > len(examples)  # some are longer than a window
+    out = infer(base, examples, kind, {name: p.detach() for name, p in v.items()}, None, "mean", hooked=hooked)
+    answers = kind.decode(out, examples)
+    found = kind.score(targets, answers)
     assert found["f1"] > 0.9, found
-    low, high = kind.intervals(golds, answers)["f1"]
+    low, high = kind.intervals(targets, answers)["f1"]
     assert low <= found["f1"] <= high
     assert kind.extra() == {"scheme": "IOB1"}

@@ -37,24 +37,24 @@ def test_a_long_text_is_in_its_windows_whole(base: Any) -> None:
     text = " ".join(random.Random(0).choices(FILLER, k=150))
     (pieces,) = base.encoder.pieces([text])
     for length in (8, 20, 64):
-        (unit,) = module.units(base.encoder, [text], length)
-        seen = np.concatenate([row.ids[1:-1] for row in unit])
-        assert max(len(row.ids) for row in unit) <= length
+        (example,) = module.examples(base.encoder, [text], length)
+        seen = np.concatenate([row.ids[1:-1] for row in example])
+        assert max(len(row.ids) for row in example) <= length
         assert set(seen.tolist()) == set(pieces.ids.tolist())
-        assert unit[0].ids[1:-1].tolist() == pieces.ids[: length - 2].tolist()
-        assert unit[-1].ids[1:-1].tolist() == pieces.ids[-(length - 2) :].tolist()
-    assert [len(unit) for unit in module.units(base.encoder, ["", "the old"], 16)] == [1, 1]
+        assert example[0].ids[1:-1].tolist() == pieces.ids[: length - 2].tolist()
+        assert example[-1].ids[1:-1].tolist() == pieces.ids[-(length - 2) :].tolist()
+    assert [len(example) for example in module.examples(base.encoder, ["", "the old"], 16)] == [1, 1]
 
 
 def test_votes_are_the_mean_of_the_windows_probabilities() -> None:
     out = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
-    units: Any = [[0, 0], [0], [0, 0]]
+    examples: Any = [[0, 0], [0], [0, 0]]
     expected = torch.stack([out[:2].softmax(-1).mean(0), out[2].softmax(-1), out[3:].softmax(-1).mean(0)])
-    torch.testing.assert_close(module.votes(out, units).exp(), expected)
+    torch.testing.assert_close(module.votes(out, examples).exp(), expected)
     kind = Classify(("a", "b", "c"), windows=True)
-    torch.testing.assert_close(kind.loss(out, units, np.array([0, 2, 1])), -expected.log()[[0, 1, 2], [0, 2, 1]])
+    torch.testing.assert_close(kind.loss(out, examples, np.array([0, 2, 1])), -expected.log()[[0, 1, 2], [0, 2, 1]])
     number = Regress(1.0, 2.0, windows=True)
-    np.testing.assert_allclose(number.answers(out[:, :1], units)[0], float(out[:2, 0].mean()) * 2 + 1, rtol=1e-6)
+    np.testing.assert_allclose(number.decode(out[:, :1], examples)[0], float(out[:2, 0].mean()) * 2 + 1, rtol=1e-6)
 
 
 def test_what_stands_behind_the_limit_is_learned_with_windows_and_lost_without(base: Any, tmp_path: Path) -> None:

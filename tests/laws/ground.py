@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from adaptree import attach
 from adaptree.methods import METHODS, Method, parse
-from adaptree.task import Task
-from adaptree.tuned import Tuned
+from adaptree.models.tuned import Tuned
+from adaptree.tasks.task import Task
 from tests import tiny
 
 # Sizes that are no width of the models, so that a mixed-up axis shows; a method not named here runs at its defaults.
@@ -108,10 +108,10 @@ def put(model: nn.Module, case: str, subject: str, how: Method | None = None, **
 
 def advanced(first: Tuned, seed: int) -> Task:
     """The task at the beginning of the last stage, after a first stage that went anywhere."""
-    host, birth = first._attached, first.weights()
+    hooked, birth = first._attached, first.weights()
     after = shake(first, seed + 10).weights()
     head = {name: tensor for name, tensor in after.items() if name.startswith("head.")}
-    return Task(first.task.record, head | first.method.advance(host.sites, host.frozen, after, birth))
+    return Task(first.task.record, head | first.method.advance(hooked.sites, hooked.frozen, after, birth))
 
 
 def tune(

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from adaptree import api
-from adaptree.base import Base, load_base
 from adaptree.methods import METHODS, Method
-from adaptree.sites import Sites
+from adaptree.models.base import Base
+from adaptree.models.loading import load_base
+from adaptree.models.sites import Sites
 from adaptree.training import loop
 from tests.bases import tiny_base, words_csv
 from tests.laws.ground import CUT, INSIDE, REFUSED, SUBJECTS, loss, shake, small, tune
@@ -171,7 +172,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_so_it_does_in_every_step_of_training(
     base: Base, data: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    how, sites = restricted(method, 1), base.host.sites
+    how, sites = restricted(method, 1), base.hooked.sites
     lowest = min(how.chosen(sites), default=sites.depth)
     stages: list[int] = []
     states: list[Tensor] = []
@@ -179,7 +180,7 @@ def test_so_it_does_in_every_step_of_training(
 
     def watched(run: loop._Run, *given: Any) -> None:
         states.clear()
-        with listening(run.host.backbone, sites, lowest) as record:
+        with listening(run.hooked.backbone, sites, lowest) as record:
             step(run, *given)
         prove(record, sites, lowest)
         names = {id(p): name for name, p in run.trained.items() if not name.startswith("head.")}
@@ -201,12 +202,12 @@ def test_so_it_does_in_every_step_of_training(
 def test_without_layers_all_of_it_is_recorded() -> None:
     """Or the proof would say nothing: it can tell."""
     _, tuned = tune("bert", "houlsby", head=True)
-    host = tuned._attached
-    with listening(host.backbone, host.sites, 1) as record:
+    hooked = tuned._attached
+    with listening(hooked.backbone, hooked.sites, 1) as record:
         loss(tuned)
     assert "encoder.layer.0" in record.recorded
     assert "embeddings" in record.recorded, "its norm is the task's"
     assert any(path.startswith("saved") for path in record.recorded)
     assert record.entered == [True]
     with pytest.raises(AssertionError, match="nothing below was recorded"):
-        prove(record, host.sites, 1)
+        prove(record, hooked.sites, 1)

@@ -16,12 +16,12 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from adaptree import attach
-from adaptree.architectures import ARCHITECTURES
 from adaptree.errors import AdaptreeError, MethodError
-from adaptree.host import Host
 from adaptree.methods import METHODS
-from adaptree.sites import backbone_of, find
-from adaptree.tuned import Tuned
+from adaptree.models.architectures import ARCHITECTURES
+from adaptree.models.hooks import HookedModel
+from adaptree.models.sites import backbone_of, find
+from adaptree.models.tuned import Tuned
 from tests import tiny
 from tests.laws.ground import (
     CUT,
@@ -316,9 +316,9 @@ def stack(tasks: list[dict[str, Tensor]], owners: list[int], shared: str | None)
 @pairs(MIXING, without=UNMIXED)
 def test_a_mixed_batch_equals_one_by_one(case: str, method: str) -> None:
     model = tiny.model(case)
-    host, how = Host(model, tiny.CASES[case].row), small(method)
+    hooked, how = HookedModel(model, tiny.CASES[case].row), small(method)
     generator = torch.Generator().manual_seed(0)
-    tasks = [how.init(host.sites, host.backbone, generator) for _ in range(2)]
+    tasks = [how.init(hooked.sites, hooked.backbone, generator) for _ in range(2)]
     for task in tasks:
         for tensor in task.values():
             tensor += 0.1 * torch.randn(tensor.shape, generator=generator)
@@ -326,13 +326,13 @@ def test_a_mixed_batch_equals_one_by_one(case: str, method: str) -> None:
         tasks[1] |= {name: tensor for name, tensor in tasks[0].items() if name.startswith(shared)}
     owners = [0, 1, 1, 0, 1]
     inputs = tiny.batch(model)
-    with host.running(how.plan(host.sites, stack(tasks, owners, shared))):
+    with hooked.running(how.plan(hooked.sites, stack(tasks, owners, shared))):
         mixed = tiny.output(model, inputs)
     for i, owner in enumerate(owners):
         row = {key: value[i : i + 1] for key, value in inputs.items()}
         alone = []
         for task in tasks:
-            with host.running(how.plan(host.sites, task)):
+            with hooked.running(how.plan(hooked.sites, task)):
                 alone.append(tiny.output(model, row))
         torch.testing.assert_close(mixed[i : i + 1], alone[owner], atol=1e-5, rtol=1e-5)
         assert moved(alone[0], alone[1]) > 0.01
@@ -342,17 +342,17 @@ def test_a_mixed_batch_equals_one_by_one(case: str, method: str) -> None:
 def test_two_plans_on_one_host_in_two_threads_do_not_meet(method: str) -> None:
     """Serving: one model, a plan per thread; and threads that hook the model at the same moment hook it once."""
     model = tiny.model("bert")
-    host, how = Host(model), small(method)
+    hooked, how = HookedModel(model), small(method)
     tasks = [shake(attach(model, how), seed) for seed in (1, 2)]
     alone = [output(tuned) for tuned in tasks]
-    plans = [how.plan(host.sites, dict(tuned.named_parameters())) for tuned in tasks]
+    plans = [how.plan(hooked.sites, dict(tuned.named_parameters())) for tuned in tasks]
     together: list[list[Tensor]] = [[], []]
     start = threading.Barrier(2)
 
     def run(i: int) -> None:
         start.wait()
         for _ in range(4):
-            with host.running(plans[i]):
+            with hooked.running(plans[i]):
                 together[i].append(output(model))
 
     interval = sys.getswitchinterval()

@@ -13,10 +13,10 @@ import adaptree.methods.bapna
 import adaptree.methods.parallel  # noqa: F401
 from adaptree import attach
 from adaptree.errors import MethodError
-from adaptree.host import Host
 from adaptree.methods import parse
 from adaptree.methods.method import Before
-from adaptree.sites import find
+from adaptree.models.hooks import HookedModel
+from adaptree.models.sites import find
 from tests import tiny
 from tests.methods.test_bottleneck_family import BESIDE, CROSSED, moved, output, shake
 
@@ -26,18 +26,18 @@ from tests.methods.test_bottleneck_family import BESIDE, CROSSED, moved, output,
 def test_two_threads_on_one_host_do_not_meet(method: str, owners: tuple[int, int]) -> None:
     """Each waits for the other between the look at a sublayer's input and its use: shared, the looks would mix."""
     model = tiny.model("bert")
-    host, how = Host(model), parse(method, size=6)
+    hooked, how = HookedModel(model), parse(method, size=6)
     tasks = [dict(shake(attach(model, how), seed).named_parameters()) for seed in (1, 2)]
-    plans = [how.plan(host.sites, task) for task in tasks]
+    plans = [how.plan(hooked.sites, task) for task in tasks]
     rows = [slice(0, 2), slice(2, 4)]
 
     def run(i: int) -> Tensor:
-        with host.running(plans[owners[i]]):
+        with hooked.running(plans[owners[i]]):
             return output(model, rows[i])
 
     alone = [run(0), run(1)]
     meet = threading.Barrier(2, timeout=30)
-    for linear in host.sites.linears:
+    for linear in hooked.sites.linears:
         if linear.role in ("output", "down"):
             model.get_submodule(linear.path).register_forward_pre_hook(lambda *_: (meet.wait(), None)[1])
     with ThreadPoolExecutor(2) as threads:
@@ -50,9 +50,9 @@ def test_two_threads_on_one_host_do_not_meet(method: str, owners: tuple[int, int
 def test_nothing_of_a_batch_is_kept_after_it(method: str) -> None:
     """Between two passes a plan holds no activation: the look is used up by what follows it."""
     model = tiny.model("bert")
-    host, how = Host(model), parse(method, size=6)
-    plan = how.plan(host.sites, dict(shake(attach(model, how)).named_parameters()))
-    with host.running(plan):
+    hooked, how = HookedModel(model), parse(method, size=6)
+    plan = how.plan(hooked.sites, dict(shake(attach(model, how)).named_parameters()))
+    with hooked.running(plan):
         output(model)
     looks = [entry.look for entry in plan.values() if isinstance(entry, Before)]
     boxes = [cell.cell_contents for look in looks for cell in look.__closure__ or ()]  # type: ignore[attr-defined]
@@ -121,11 +121,11 @@ def test_a_row_that_does_not_name_the_way_in_is_refused(method: str, way_in: str
 def test_what_shows_a_sublayers_input_fires_once_a_call(case: str) -> None:
     """A map that read something else too (DeBERTa v2's query reads positions) would show the wrong thing."""
     model = tiny.model(case)
-    host, seen = Host(model), {}
-    how = parse("parallel" if any(s.role == "cross" for s in host.sites.sites) else "houlsby_parallel")
-    pairs = how._entrances(host.sites)  # type: ignore[attr-defined]
+    hooked, seen = HookedModel(model), {}
+    how = parse("parallel" if any(s.role == "cross" for s in hooked.sites.sites) else "houlsby_parallel")
+    pairs = how._entrances(hooked.sites)  # type: ignore[attr-defined]
     for _, entrance in pairs:
-        module = host.backbone.get_submodule(entrance.path)
+        module = hooked.backbone.get_submodule(entrance.path)
         module.register_forward_hook(lambda *_, path=entrance.path: seen.update({path: seen.get(path, 0) + 1}))
     output(model)
     assert seen == {entrance.path: site.calls for site, entrance in pairs}

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from adaptree import api, attach
-from adaptree.base import load_base
 from adaptree.errors import MethodError
-from adaptree.fingerprint import fingerprint
-from adaptree.host import Host
 from adaptree.methods.bitfit import BitFit
-from adaptree.sites import find
-from adaptree.store import Store
+from adaptree.models.fingerprint import fingerprint
+from adaptree.models.hooks import HookedModel
+from adaptree.models.loading import load_base
+from adaptree.models.sites import find
+from adaptree.tasks.store import Store
 from tests import tiny
 from tests.bases import tiny_base, words_csv
 
@@ -107,7 +107,7 @@ def test_what_is_kept_predicts_the_same_bits(tmp_path: Path) -> None:
     again = base.bind(store["task"])
     texts = ["the old hammer", "lion wolf", "a plum and a pear"]
     assert torch.equal(bound.logits(texts), again.logits(texts))
-    assert fingerprint(base.host.backbone) == base.fingerprint
+    assert fingerprint(base.hooked.backbone) == base.fingerprint
 
 
 def test_copies_and_moves_of_an_attached_task_stay_true_to_the_base() -> None:
@@ -129,13 +129,13 @@ def test_copies_and_moves_of_an_attached_task_stay_true_to_the_base() -> None:
 
 
 def test_weights_that_are_not_swapped_any_more_are_the_bases_again() -> None:
-    host = Host(tiny.model("bert"))
-    own = dict(host.backbone.named_parameters())
+    hooked = HookedModel(tiny.model("bert"))
+    own = dict(hooked.backbone.named_parameters())
     first, second = list(own)[:2]
-    host.swap({first: own[first] + 1, second: own[second] + 1})
-    host.swap({second: own[second] + 2})
-    now = dict(host.backbone.named_parameters())
+    hooked.swap({first: own[first] + 1, second: own[second] + 1})
+    hooked.swap({second: own[second] + 2})
+    now = dict(hooked.backbone.named_parameters())
     assert now[first] is own[first]
     assert torch.equal(now[second], own[second] + 2)
-    host.swap({})
-    assert dict(host.backbone.named_parameters())[second] is own[second]
+    hooked.swap({})
+    assert dict(hooked.backbone.named_parameters())[second] is own[second]

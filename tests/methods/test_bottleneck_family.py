@@ -15,9 +15,9 @@ import adaptree.methods.variants  # noqa: F401
 from adaptree import Tuned, attach
 from adaptree.core import bottleneck
 from adaptree.errors import MethodError
-from adaptree.host import Host
 from adaptree.methods import METHODS, parse
-from adaptree.sites import find
+from adaptree.models.hooks import HookedModel
+from adaptree.models.sites import find
 from tests import tiny
 
 BESIDE = ["parallel", "scaled_parallel", "houlsby_parallel", "houlsby_multiplicative"]
@@ -214,17 +214,17 @@ def test_scaled_parallel_learns_from_its_birth_on() -> None:
 @every_one
 def test_rows_of_two_tasks_equal_one_by_one(case: str, method: str) -> None:
     model = tiny.model(case)
-    host, how = Host(model), parse(method, size=6)
+    hooked, how = HookedModel(model), parse(method, size=6)
     tasks = [dict(shake(attach(model, how), seed).named_parameters()) for seed in (1, 2)]
     owners = [0, 1, 1, 0, 1]
     stacked = {name: torch.stack([tasks[owner][name] for owner in owners]) for name in tasks[0]}
     stacked = {name: t.unsqueeze(1) if t.dim() == 2 else t for name, t in stacked.items()}
-    with host.running(how.plan(host.sites, stacked)):
+    with hooked.running(how.plan(hooked.sites, stacked)):
         mixed = output(model)
     for i, owner in enumerate(owners):
         alone = []
         for task in tasks:
-            with host.running(how.plan(host.sites, task)):
+            with hooked.running(how.plan(hooked.sites, task)):
                 alone.append(output(model, slice(i, i + 1)))
         torch.testing.assert_close(mixed[i : i + 1], alone[owner], atol=1e-5, rtol=1e-5)
         assert moved(alone[0], alone[1]) > 0.01

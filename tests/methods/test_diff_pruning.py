@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from adaptree import api
-from adaptree.base import load_base
 from adaptree.core import sparse
 from adaptree.errors import MethodError
-from adaptree.fingerprint import fingerprint
 from adaptree.methods import parse
 from adaptree.methods.diff_pruning import DiffPruning
 from adaptree.methods.sparse import universe
-from adaptree.sites import find
-from adaptree.store import Store
+from adaptree.models.fingerprint import fingerprint
+from adaptree.models.loading import load_base
+from adaptree.models.sites import find
+from adaptree.tasks.store import Store
 from tests import tiny
 from tests.bases import tiny_base, words_csv
 
@@ -199,4 +199,4 @@ def test_a_trained_task_is_small_and_predicts_the_same_bits_when_read_again(tmp_
     assert task.record.history[-1]["expected_l0"] == k
     texts = ["the old hammer", "lion wolf", "a plum and a pear"]
     assert torch.equal(base.bind(store["task"]).logits(texts), bound.logits(texts))
-    assert fingerprint(base.host.backbone) == base.fingerprint
+    assert fingerprint(base.hooked.backbone) == base.fingerprint

@@ -15,11 +15,11 @@ from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel
 
 from adaptree import attach
 from adaptree.errors import MethodError
-from adaptree.host import Host
 from adaptree.methods import parse
 from adaptree.methods.ia3 import Ia3
-from adaptree.sites import find
-from adaptree.tuned import Tuned
+from adaptree.models.hooks import HookedModel
+from adaptree.models.sites import find
+from adaptree.models.tuned import Tuned
 from tests import tiny
 from tests.test_reference import attention, difference, gelu, gelu_new, linear, norm
 
@@ -151,11 +151,11 @@ def test_a_batch_of_two_tasks_equals_one_by_one(case: str) -> None:
     how, owners, inputs = parse("ia3"), [0, 1, 1, 0, 1], tiny.batch(model)
     tasks = [dict(shake(attach(model, how), seed).named_parameters()) for seed in (1, 2)]
     stacked = {name: torch.stack([tasks[owner][name] for owner in owners])[:, None] for name in tasks[0]}
-    host = Host(model)
-    with host.running(how.plan(host.sites, stacked)):
+    hooked = HookedModel(model)
+    with hooked.running(how.plan(hooked.sites, stacked)):
         mixed = tiny.output(model, inputs)
     for i, owner in enumerate(owners):
-        with host.running(how.plan(host.sites, tasks[owner])):
+        with hooked.running(how.plan(hooked.sites, tasks[owner])):
             alone = tiny.output(model, {key: value[i : i + 1] for key, value in inputs.items()})
         torch.testing.assert_close(mixed[i : i + 1], alone, atol=1e-5, rtol=1e-5)
 
@@ -183,13 +183,13 @@ def test_gradient_checkpointing_gives_the_same_gradients(case: str, reentrant: b
 def test_two_plans_on_one_model_in_two_threads_do_not_meet() -> None:
     """What goes into a module is replaced in one thread and not in the other."""
     model = tiny.model("bert")
-    host, how, inputs = Host(model), parse("ia3"), tiny.batch(model)
-    plans = [how.plan(host.sites, dict(shake(attach(model, how), seed).named_parameters())) for seed in (1, 2)]
+    hooked, how, inputs = HookedModel(model), parse("ia3"), tiny.batch(model)
+    plans = [how.plan(hooked.sites, dict(shake(attach(model, how), seed).named_parameters())) for seed in (1, 2)]
     together: list[list[Tensor]] = [[], []]
 
     def run(i: int) -> None:
         for _ in range(4):
-            with host.running(plans[i]):
+            with hooked.running(plans[i]):
                 together[i].append(tiny.output(model, inputs))
 
     bare = tiny.output(model, inputs)

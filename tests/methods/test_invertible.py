@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from adaptree import attach
 from adaptree.errors import MethodError
 from adaptree.methods import parse
-from adaptree.sites import find
+from adaptree.models.sites import find
 from tests import tiny
 
 METHOD = "pfeiffer(size=5, invertible=true)"

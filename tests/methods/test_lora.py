@@ -17,11 +17,11 @@ from transformers import BertConfig, BertModel, GPT2Config, GPT2Model
 
 from adaptree import attach
 from adaptree.errors import MethodError
-from adaptree.host import Host
 from adaptree.methods import parse
 from adaptree.methods.lora import Lora
-from adaptree.sites import find
-from adaptree.tuned import Tuned
+from adaptree.models.hooks import HookedModel
+from adaptree.models.sites import find
+from adaptree.models.tuned import Tuned
 from tests import tiny
 from tests.test_reference import attention, difference, gelu, gelu_new, norm
 
@@ -159,21 +159,24 @@ def test_a_batch_of_two_tasks_equals_one_by_one(case: str) -> None:
     how, owners, inputs = parse("lora(targets=all)"), [0, 1, 1, 0, 1], tiny.batch(model)
     tasks = [dict(shake(attach(model, how), seed).named_parameters()) for seed in (1, 2)]
     stacked = {name: torch.stack([tasks[owner][name] for owner in owners]) for name in tasks[0]}
-    host = Host(model)
-    with host.running(how.plan(host.sites, stacked)):
+    hooked = HookedModel(model)
+    with hooked.running(how.plan(hooked.sites, stacked)):
         mixed = tiny.output(model, inputs)
     for i, owner in enumerate(owners):
-        with host.running(how.plan(host.sites, tasks[owner])):
+        with hooked.running(how.plan(hooked.sites, tasks[owner])):
             alone = tiny.output(model, {key: value[i : i + 1] for key, value in inputs.items()})
         torch.testing.assert_close(mixed[i : i + 1], alone, atol=1e-5, rtol=1e-5)
 
 
 def test_rows_of_several_tasks_are_refused_where_a_map_is_shared_by_them() -> None:
     model = tiny.model("deberta-v2")  # it maps its table of relative positions with the queries' own map
-    how, host = parse("lora"), Host(model)
-    v = how.init(host.sites, host.backbone, torch.Generator().manual_seed(0))
+    how, hooked = parse("lora"), HookedModel(model)
+    v = how.init(hooked.sites, hooked.backbone, torch.Generator().manual_seed(0))
     stacked = {name: torch.stack([tensor] * 5) for name, tensor in v.items()}
-    with host.running(how.plan(host.sites, stacked)), pytest.raises(MethodError, match="cannot be of several tasks"):
+    with (
+        hooked.running(how.plan(hooked.sites, stacked)),
+        pytest.raises(MethodError, match="cannot be of several tasks"),
+    ):
         model(**tiny.batch(model))
 
 

@@ -11,17 +11,18 @@ import torch
 from torch import Tensor
 
 from adaptree import api, attach
-from adaptree.base import Base, load_base
 from adaptree.core import sparse
 from adaptree.errors import AdaptreeError, MethodError, TaskCorrupt
-from adaptree.fingerprint import fingerprint
-from adaptree.host import Host
 from adaptree.methods import parse
 from adaptree.methods.lt_sft import LotteryTicket
 from adaptree.methods.sparse import universe
-from adaptree.sites import find
-from adaptree.store import Store
-from adaptree.task import Record, Task
+from adaptree.models.base import Base
+from adaptree.models.fingerprint import fingerprint
+from adaptree.models.hooks import HookedModel
+from adaptree.models.loading import load_base
+from adaptree.models.sites import find
+from adaptree.tasks.store import Store
+from adaptree.tasks.task import Record, Task
 from tests import tiny
 from tests.bases import tiny_base, words_csv
 
@@ -162,7 +163,7 @@ def test_a_trained_task_is_small_and_predicts_the_same_bits_when_read_again(
     assert 4 * k + len(task.weights["sparse.positions"]) <= 6 * k
     assert [h["stage"] for h in task.record.history] == [0, 0, 1, 1]
     assert torch.equal(base.bind(store["task"]).logits(TEXTS), bound.logits(TEXTS))
-    assert fingerprint(base.host.backbone) == base.fingerprint
+    assert fingerprint(base.hooked.backbone) == base.fingerprint
 
 
 def test_the_second_stage_starts_from_the_bare_base(base: Base, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,10 +173,10 @@ def test_the_second_stage_starts_from_the_bare_base(base: Base, data: Path, monk
     real = loop._Run._advance
 
     def advance(self: Any) -> None:
-        rows = [row for [row] in self.source.units(self.train_rows[:4])]
-        dense = base.hidden(rows, self.host)[0]
+        rows = [row for [row] in self.source.examples(self.train_rows[:4])]
+        dense = base.hidden(rows, self.hooked)[0]
         real(self)
-        outputs.extend([dense, base.hidden(rows, self.host)[0], base.hidden(rows)[0]])
+        outputs.extend([dense, base.hidden(rows, self.hooked)[0], base.hidden(rows)[0]])
         heads.extend([self.v["head.weight"].detach().clone(), self._birth()["head.weight"]])
 
     monkeypatch.setattr(loop._Run, "_advance", advance)
@@ -230,11 +231,11 @@ def test_a_run_that_dies_in_any_stage_is_resumed_to_the_same_bits(
 
 def finished(model: Any, method: LotteryTicket, row: Any = None) -> Task:
     """A task of the last stage, with weights where training might have brought them."""
-    host = Host(model, row)
-    v = method.advance(host.sites, host.frozen, moved(host.sites, host.frozen, method), {})
+    hooked = HookedModel(model, row)
+    v = method.advance(hooked.sites, hooked.frozen, moved(hooked.sites, hooked.frozen, method), {})
     v["sparse.values"] = 0.1 * torch.randn(len(v["sparse.values"]), generator=torch.Generator().manual_seed(5))
     record = Record(
-        name="t", kind="attached", method=str(method), base={"name": "x", "fingerprint": fingerprint(host.backbone)}
+        name="t", kind="attached", method=str(method), base={"name": "x", "fingerprint": fingerprint(hooked.backbone)}
     )
     return Task(record, v)
 

@@ -17,7 +17,7 @@ from adaptree import Houlsby, Pfeiffer, attach
 from adaptree.core.bottleneck import ACTIVATIONS
 from adaptree.errors import AdaptreeError, MethodError, UsageError
 from adaptree.methods import METHODS, Method, parse
-from adaptree.sites import find
+from adaptree.models.sites import find
 from tests import tiny
 
 LAYERS = st.one_of(

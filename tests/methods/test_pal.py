@@ -14,11 +14,11 @@ from transformers import BertConfig, BertModel
 
 from adaptree import attach
 from adaptree.errors import MethodError
-from adaptree.host import Host
 from adaptree.methods import parse
 from adaptree.methods.pal import ENCODERS, Pal
-from adaptree.sites import find
-from adaptree.tuned import Tuned
+from adaptree.models.hooks import HookedModel
+from adaptree.models.sites import find
+from adaptree.models.tuned import Tuned
 from tests import tiny
 from tests.test_reference import attention, difference, gelu, linear, norm
 
@@ -205,11 +205,11 @@ def test_a_batch_of_two_tasks_equals_one_by_one(case: str) -> None:
     how, owners, inputs = parse(FULL), [0, 1, 1, 0, 1], tiny.batch(model)
     tasks = [dict(shake(attach(model, how), seed).named_parameters()) for seed in (1, 2)]
     stacked = {name: torch.stack([tasks[owner][name] for owner in owners]) for name in tasks[0]}
-    host = Host(model)
-    with host.running(how.plan(host.sites, stacked)):
+    hooked = HookedModel(model)
+    with hooked.running(how.plan(hooked.sites, stacked)):
         mixed = tiny.output(model, inputs)
     for i, owner in enumerate(owners):
-        with host.running(how.plan(host.sites, tasks[owner])):
+        with hooked.running(how.plan(hooked.sites, tasks[owner])):
             alone = tiny.output(model, {key: value[i : i + 1] for key, value in inputs.items()})
         torch.testing.assert_close(mixed[i : i + 1], alone, atol=1e-5, rtol=1e-5)
 
@@ -242,14 +242,14 @@ def test_gradient_checkpointing_gives_the_same_gradients(case: str, reentrant: b
 
 def test_one_plan_in_two_threads_keeps_their_inputs_apart() -> None:
     model = tiny.model("albert")
-    host, how = Host(model), parse(SMALL)
-    plan = how.plan(host.sites, dict(shake(attach(model, how)).named_parameters()))
+    hooked, how = HookedModel(model), parse(SMALL)
+    plan = how.plan(hooked.sites, dict(shake(attach(model, how)).named_parameters()))
     inputs = [tiny.batch(model, rows=4 + i, tokens=6 + i, seed=i) for i in (0, 1)]
     together: list[list[Tensor]] = [[], []]
 
     def run(i: int) -> None:
         for _ in range(6):
-            with host.running(plan):
+            with hooked.running(plan):
                 together[i].append(tiny.output(model, inputs[i]))
 
     run(0), run(1)

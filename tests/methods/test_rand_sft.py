@@ -8,7 +8,7 @@ import torch
 from adaptree.core import sparse
 from adaptree.methods.lt_sft import RandomTicket
 from adaptree.methods.sparse import POSITIONS, VALUES, universe
-from adaptree.sites import find
+from adaptree.models.sites import find
 from tests import tiny
 
 

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from adaptree import api, attach
-from adaptree.base import load_base
 from adaptree.methods import METHODS, parse
-from adaptree.sites import find
+from adaptree.models.loading import load_base
+from adaptree.models.sites import find
 from tests import tiny
 from tests.bases import tiny_base, words_csv
 

@@ -21,9 +21,9 @@ import transformers as tf
 from safetensors import safe_open
 from torch import Tensor
 
-from adaptree.host import Host
 from adaptree.methods import Fusion, parse
 from adaptree.methods.method import part
+from adaptree.models.hooks import HookedModel
 
 FOLDER = os.environ.get("ADAPTREE_PEERS")
 pytestmark = pytest.mark.skipif(not FOLDER, reason="ADAPTREE_PEERS names no folder with adapters' numbers: make peers")
@@ -43,13 +43,13 @@ def outputs(kind: str, case: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]
         made_for(**{key: value for key, value in settings.items() if key in usual and "version" not in key})
     ).eval()
     model.load_state_dict(part(numbers, "base"))
-    host = Host(model)
+    hooked = HookedModel(model)
     seen: list[Tensor] = []
     fusion = Fusion().over([(parse("pfeiffer:8"), part(numbers, str(n))) for n in range(3)])
-    plan = fusion.watched(lambda layer, s: seen.append(s)).plan(host.sites, part(numbers, "fusion"))
+    plan = fusion.watched(lambda layer, s: seen.append(s)).plan(hooked.sites, part(numbers, "fusion"))
     batch = {name: numbers[name] for name in ("input_ids", "attention_mask")}
     real = batch["attention_mask"].bool()
-    with torch.no_grad(), host.running(plan):
+    with torch.no_grad(), hooked.running(plan):
         output = model(**batch)[0]
     theirs = {"output": numbers["output"][real], "attention": numbers["attention.0"][real]}
     return theirs, {"output": output[real], "attention": seen[0][real]}

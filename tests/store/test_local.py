@@ -15,9 +15,10 @@ import pytest
 import torch
 
 from adaptree.errors import BadName, StoreError, TaskCorrupt, TaskNotFound
-from adaptree.store import Store, folders
-from adaptree.store import summary as module
-from adaptree.task import Record, Task
+from adaptree.tasks import folders
+from adaptree.tasks import summary as module
+from adaptree.tasks.store import Store
+from adaptree.tasks.task import Record, Task
 
 
 def task(name: str = "reviews", fill: float = 1.0, **changes: object) -> Task:

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from adaptree.errors import StoreError, TaskCorrupt, TaskNotFound
-from adaptree.store import Store
-from adaptree.task import FUSES, NEEDS, ON, Record, Task
+from adaptree.tasks.store import Store
+from adaptree.tasks.task import FUSES, NEEDS, ON, Record, Task
 
 
 def simple(name: str, value: float = 1.0, **extra: Any) -> Task:

@@ -13,9 +13,10 @@ import torch
 from tests.bases import tiny_base, words_csv
 
 import adaptree as at
-from adaptree.base import Base, load_base
 from adaptree.errors import UsageError
-from adaptree.store import Store
+from adaptree.models.base import Base
+from adaptree.models.loading import load_base
+from adaptree.tasks.store import Store
 
 TEXTS = ["the lion and a plum", "new saw near the bear today", "apple", "drill drill"]
 
@@ -56,10 +57,10 @@ def test_parts_of_at_most_so_many_tokens_take_the_same_steps(base: Base, world: 
     sizes: list[int] = []
     real = base.hidden
 
-    def hidden(rows: Any, host: Any = None) -> Any:
+    def hidden(rows: Any, hooked: Any = None) -> Any:
         if torch.is_grad_enabled():
             sizes.append(sum(len(row.ids) for row in rows))
-        return real(rows, host)
+        return real(rows, hooked)
 
     base.hidden = hidden  # type: ignore[method-assign]
     try:

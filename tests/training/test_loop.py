@@ -11,11 +11,11 @@ import torch
 from tests.bases import tiny_base, words_csv
 
 import adaptree as at
-from adaptree import metrics
 from adaptree.errors import TrainingError, UsageError
-from adaptree.fingerprint import fingerprint
-from adaptree.store import Store
-from adaptree.training import checkpoint, finish, loop
+from adaptree.kinds import metrics
+from adaptree.models.fingerprint import fingerprint
+from adaptree.tasks.store import Store
+from adaptree.training import checkpoint, loop, package
 from adaptree.training.settings import Settings, default_epochs, learning_rate
 
 
@@ -55,7 +55,7 @@ def test_many_tasks_leave_the_base_and_each_other_unchanged(data: Path, base: at
         method = ("houlsby:8", "pfeiffer:4")[number % 2]
         bound = train(data, base, name=f"t{number}", seed=number, method=method, store=store, epochs=1)
         kept[bound.task.record.name] = bound.logits(texts)
-    assert fingerprint(base.host.backbone) == before
+    assert fingerprint(base.hooked.backbone) == before
     for name, logits in kept.items():
         assert torch.equal(base.bind(store[name]).logits(texts), logits)
 
@@ -217,13 +217,13 @@ def test_defaults_follow_the_data_the_method_and_the_base() -> None:
 def test_scores_are_of_the_very_logits_that_the_task_gives(
     data: Path, base: at.Base, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    real, seen = finish.answer, []
+    real, seen = package.answer, []
 
     def check(bound: Any, part: Any, out: Any = None, keep: int = 0) -> Any:
         assert out is not None
         seen.append(torch.equal(out, bound.logits(part.table.texts(part.rows))))
         return real(bound, part, out, keep)
 
-    monkeypatch.setattr(finish, "answer", check)
+    monkeypatch.setattr(package, "answer", check)
     train(data, base, method=method)
     assert seen == [True]

@@ -10,7 +10,7 @@ from tests.bases import tiny_base, words_csv
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 import adaptree as at
-from adaptree.base import Base
+from adaptree.models.base import Base
 from adaptree.training import fast
 from adaptree.training.precision import computing_in
 

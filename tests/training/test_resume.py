@@ -35,8 +35,8 @@ def _train(
     import torch
 
     from adaptree import api
-    from adaptree.base import load_base
-    from adaptree.store import Store
+    from adaptree.models.loading import load_base
+    from adaptree.tasks.store import Store
     from adaptree.training import checkpoint, loop
 
     torch.set_num_threads(1)

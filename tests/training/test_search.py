@@ -15,15 +15,16 @@ import torch
 from tests.bases import tiny_base, words_csv
 
 import adaptree as at
-from adaptree.base import Base, load_base
 from adaptree.data.split import split_again
 from adaptree.data.table import load
 from adaptree.errors import Diverged, TrainingError, UsageError
 from adaptree.kinds import Classify
 from adaptree.methods import Method, parse
+from adaptree.models.base import Base
+from adaptree.models.loading import load_base
 from adaptree.training import checkpoint, loop
 from adaptree.training.interrupt import ctrl_c
-from adaptree.training.outcome import Fit
+from adaptree.training.result import Fit
 from adaptree.training.search import Halving, Trial, _best, search
 from adaptree.training.settings import Settings
 

@@ -26,11 +26,13 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import adaptree as at
-from adaptree.base import Base, load_base
 from adaptree.errors import UsageError
-from adaptree.host import Host, share
 from adaptree.methods import Houlsby, parse
-from adaptree.training import loop, shelf, trunk
+from adaptree.models import activation_cache, cache_files
+from adaptree.models.base import Base
+from adaptree.models.hooks import HookedModel, share
+from adaptree.models.loading import load_base
+from adaptree.training import loop
 from adaptree.training.settings import Settings
 
 METHODS = [
@@ -119,9 +121,9 @@ def test_filling_is_one_pass_over_the_distinct_texts_and_training_runs_no_lower_
         def hook(module: Any, args: tuple[Any, ...], output: Any) -> None:
             seen[path] += len(args[0])
 
-        base.host.backbone.get_submodule(path).register_forward_hook(hook)
+        base.hooked.backbone.get_submodule(path).register_forward_hook(hook)
 
-    queries = [linear.path for linear in base.host.sites.linears if linear.role == "query"]
+    queries = [linear.path for linear in base.hooked.sites.linears if linear.role == "query"]
     for path in queries:
         listen(path)  # a run's tree has these hooks too
     trained(base, tmp_path / "twice.csv", "houlsby(size=8, layers=top:2)", epochs=5)
@@ -146,29 +148,29 @@ def test_where_there_is_none_training_says_why(base: Base, data: Path, method: s
     assert why in notes[0]
 
 
-def restarted(host: Host, depth: int) -> bool:
+def restarted(hooked: HookedModel, depth: int) -> bool:
     """Whether a base goes on from the middle with the same bits, on a batch that the probe did not see."""
-    inputs = tiny.batch(host.backbone, rows=4, tokens=9)
-    form = trunk.restarts(host, depth)
+    inputs = tiny.batch(hooked.backbone, rows=4, tokens=9)
+    form = activation_cache.restarts(hooked, depth)
     with torch.inference_mode():
-        state = trunk._state(trunk._below(trunk.tree_of(host), depth, inputs))
-        tree = Host(share(host.model), host.architecture)
-        trunk._cut(tree, depth, form, lambda: state)
-        found, whole = tree.backbone(**inputs), host.backbone(**inputs)
+        state = activation_cache._state(activation_cache._below(activation_cache.tree_of(hooked), depth, inputs))
+        tree = HookedModel(share(hooked.model), hooked.architecture)
+        activation_cache._cut(tree, depth, form, lambda: state)
+        found, whole = tree.backbone(**inputs), hooked.backbone(**inputs)
     return torch.equal(found.last_hidden_state, whole.last_hidden_state)
 
 
 @pytest.mark.parametrize("case", [name for name in tiny.CASES if not name.startswith(("roformer", "t5", "albert"))])
 def test_a_base_is_restarted_at_each_layer_with_the_same_bits(case: str) -> None:
-    host = Host(tiny.model(case).eval())
-    depths = [1, 2, 3, 5] if case == "bart" else range(1, host.sites.depth + 1)
-    assert all(restarted(host, depth) for depth in depths)
+    hooked = HookedModel(tiny.model(case).eval())
+    depths = [1, 2, 3, 5] if case == "bart" else range(1, hooked.sites.depth + 1)
+    assert all(restarted(hooked, depth) for depth in depths)
 
 
 @pytest.mark.parametrize(("case", "depth"), [("t5", 1), ("t5-encoder", 2), ("albert", 1), ("bart", 4)])
 def test_a_base_that_cannot_be_restarted_is_refused(case: str, depth: int) -> None:
-    with pytest.raises(shelf.Unfit, match=r"share their weights|same bits"):
-        trunk.restarts(Host(tiny.model(case).eval()), depth)
+    with pytest.raises(cache_files.NotCacheable, match=r"share their weights|same bits"):
+        activation_cache.restarts(HookedModel(tiny.model(case).eval()), depth)
 
 
 def test_half_precision_halves_the_file_and_hardly_moves_the_answer(base: Base, data: Path, cache: Path) -> None:
@@ -258,12 +260,12 @@ SLOW = """
 import time
 from adaptree.methods import Houlsby
 from adaptree.training import loop, trunk
-below = trunk._below
+below = activation_cache._below
 def wait(*args):
     print("filling", flush=True)
     time.sleep(0.3)
     return below(*args)
-trunk._below = wait
+activation_cache._below = wait
 """
 
 
@@ -380,9 +382,9 @@ def test_a_method_that_touches_more_than_it_says_gets_no_trunk(
 )
 def test_what_acts_on_the_embeddings_or_a_lower_layer_gets_no_trunk(base: Base, path: str) -> None:
     method = parse("houlsby(size=8, layers=top:1)")
-    assert trunk.depth_for(method, base.host, ["encoder.layer.3.output"], Settings()) == 3
-    with pytest.raises(shelf.Unfit, match="acts below layer 3"):
-        trunk.depth_for(method, base.host, [path], Settings())
+    assert activation_cache.depth_for(method, base.hooked, ["encoder.layer.3.output"], Settings()) == 3
+    with pytest.raises(cache_files.NotCacheable, match="acts below layer 3"):
+        activation_cache.depth_for(method, base.hooked, [path], Settings())
 
 
 def test_what_a_killed_process_had_reserved_is_room_again(
@@ -396,7 +398,7 @@ def test_what_a_killed_process_had_reserved_is_room_again(
     def usage(path: Path) -> Any:
         return SimpleNamespace(free=5 * size // 2 - sum(each.stat().st_size for each in cache.iterdir()))
 
-    monkeypatch.setattr(shelf.shutil, "disk_usage", usage)
+    monkeypatch.setattr(cache_files.shutil, "disk_usage", usage)
     assert "once for 90 texts" in trained(base, data, "head", epochs=1)[1][0]
     assert states.exists()
 
@@ -438,10 +440,10 @@ WITHIN: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
 def test_how_torch_computes_is_in_the_name(
     base: Base, within: Callable[[], contextlib.AbstractContextManager[None]]
 ) -> None:
-    plain = trunk._name(base, 2, "fp32", [])
+    plain = activation_cache._name(base, 2, "fp32", [])
     with within():
-        assert trunk._name(base, 2, "fp32", []) != plain
-    assert trunk._name(base, 2, "fp32", []) == plain
+        assert activation_cache._name(base, 2, "fp32", []) != plain
+    assert activation_cache._name(base, 2, "fp32", []) == plain
 
 
 @pytest.mark.parametrize("variable", ["MKL_CBWR", "ONEDNN_MAX_CPU_ISA"])
@@ -449,17 +451,17 @@ def test_what_the_environment_tells_the_maths_is_in_the_name(
     base: Base, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     monkeypatch.delenv(variable, raising=False)
-    plain = trunk._name(base, 2, "fp32", [])
+    plain = activation_cache._name(base, 2, "fp32", [])
     monkeypatch.setenv(variable, "AVX2")
-    assert trunk._name(base, 2, "fp32", []) != plain
+    assert activation_cache._name(base, 2, "fp32", []) != plain
 
 
 def test_the_processor_and_any_device_are_in_the_name(base: Base, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {trunk._name(base, 2, "fp32", [])}
+    names = {activation_cache._name(base, 2, "fp32", [])}
     monkeypatch.setattr(base, "device", "mps")
-    names.add(trunk._name(base, 2, "fp32", []))
-    monkeypatch.setattr(trunk, "_processor", lambda: "another")
-    names.add(trunk._name(base, 2, "fp32", []))
+    names.add(activation_cache._name(base, 2, "fp32", []))
+    monkeypatch.setattr(activation_cache, "_processor", lambda: "another")
+    names.add(activation_cache._name(base, 2, "fp32", []))
     assert len(names) == 3
 
 
@@ -500,7 +502,7 @@ def test_states_that_vanish_while_they_are_opened_are_computed_again(
 def test_ctrl_c_while_it_is_computed_is_heeded_and_leaves_nothing(
     base: Base, data: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, calls = trunk._below, []
+    real, calls = activation_cache._below, []
 
     def below(*args: Any) -> Any:
         calls.append(args)
@@ -508,7 +510,7 @@ def test_ctrl_c_while_it_is_computed_is_heeded_and_leaves_nothing(
             os.kill(os.getpid(), signal.SIGINT)
         return real(*args)
 
-    monkeypatch.setattr(trunk, "_below", below)
+    monkeypatch.setattr(activation_cache, "_below", below)
     with pytest.raises(KeyboardInterrupt):
         trained(base, data, "head", epochs=1)
     assert len(calls) == 2
@@ -517,5 +519,5 @@ def test_ctrl_c_while_it_is_computed_is_heeded_and_leaves_nothing(
 
 def test_ctrl_c_is_heeded_while_another_process_computes_it(tmp_path: Path) -> None:
     path = tmp_path / "a.lock"
-    with shelf.alone(path), pytest.raises(KeyboardInterrupt), shelf.alone(path, lambda: True):
+    with cache_files.alone(path), pytest.raises(KeyboardInterrupt), cache_files.alone(path, lambda: True):
         pass

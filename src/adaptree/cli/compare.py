@@ -54,8 +54,8 @@ def compare(
     debug: options.Debug = False,
 ) -> int:
     """Compare methods on your data: score against trained parameters, as a table and a figure."""
-    from adaptree.compare import compare as run
-    from adaptree.compare import report
+    from adaptree.analysis.compare import compare as run
+    from adaptree.analysis.compare import report
 
     try:
         result = run(

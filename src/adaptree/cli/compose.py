@@ -51,9 +51,10 @@ def compose(
     debug: options.Debug = False,
 ) -> int:
     """Keep a composition of tasks as a task of its own; fuse(…) is trained on --train."""
-    from adaptree import api, composing
-    from adaptree.store import Store
-    from adaptree.store.places import run_folder
+    from adaptree import api
+    from adaptree.tasks.places import run_folder
+    from adaptree.tasks.store import Store
+    from adaptree.training import composing
 
     asked: dict[str, Any] = {
         "on": on, "kind": kind, "text": text, "text_pair": text_pair, "label": label, "validation": validation,

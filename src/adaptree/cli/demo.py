@@ -26,8 +26,8 @@ def demo(
     """Watch one frozen model learn two tasks in turn: a few minutes, offline."""
     began = time.monotonic()
     say("Two tasks, one frozen base: support-ticket topics, then review sentiment. Loading the base …", quiet)
-    from adaptree import demo as shown
-    from adaptree.store import Store
+    from adaptree.analysis import demo as shown
+    from adaptree.tasks.store import Store
 
     with Progress(quiet) as progress:
         result = shown.run(Store(store), on_event=progress, epochs=epochs, seed=seed, threads=threads)

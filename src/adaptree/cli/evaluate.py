@@ -33,8 +33,8 @@ def evaluate(
 ) -> None:
     """Score a task on a labelled file."""
     from adaptree import api
-    from adaptree.opening import open_task
-    from adaptree.store import Store
+    from adaptree.models.opening import open_task
+    from adaptree.tasks.store import Store
 
     where = Store(store)
     bound = open_task(

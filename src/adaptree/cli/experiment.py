@@ -37,7 +37,7 @@ def experiment(
     debug: options.Debug = False,
 ) -> int:
     """Run one of the papers' experiments on real data; what is done is kept, and the same command goes on."""
-    from adaptree import experiments
+    from adaptree.analysis import experiments
 
     if name is None:
         emit([{"experiment": known, "about": experiments.about(known)} for known in experiments.NAMES], Format.table)

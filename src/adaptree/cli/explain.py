@@ -48,9 +48,9 @@ def explain(
 
     Padding does not count; special tokens such as [CLS] do.
     """
-    from adaptree import explain as looking
-    from adaptree.opening import open_task
-    from adaptree.store import Store
+    from adaptree.analysis import explain as looking
+    from adaptree.models.opening import open_task
+    from adaptree.tasks.store import Store
 
     if file is None and (named := a_file(texts)) is not None:
         file, texts = named, None

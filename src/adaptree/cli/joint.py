@@ -26,16 +26,16 @@ def train_jointly(
     **asked: Any,
 ) -> int:
     """Train several files at once and tell of each task; `refused` are options that one task alone can have."""
-    from adaptree import api, joint
-    from adaptree.training import crew
+    from adaptree import api
+    from adaptree.training import distributed, joint
 
     for option, value in refused.items():
         if value:
             raise UsageError(f"{option} does not go with --joint: {REASONS[option]}.", hint=f"Leave out {option}.")
     with runs.stoppable(joint.folder_of(asked["store"], asked["name"])), progress:
         found = joint.train(files, on_event=progress, **asked)
-    crew.dismiss()
-    if crew.rank():  # one of several processes, and not the one that speaks
+    distributed.dismiss()
+    if distributed.rank():  # one of several processes, and not the one that speaks
         return 0
     results = [api.result(bound.task) for bound in found]
     if form is Format.table:

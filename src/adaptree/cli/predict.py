@@ -46,8 +46,8 @@ def predict(
     """
     from adaptree import api
     from adaptree.data.read import names
-    from adaptree.opening import open_task
-    from adaptree.store import Store
+    from adaptree.models.opening import open_task
+    from adaptree.tasks.store import Store
 
     if (file is None) == (not texts):
         raise UsageError("give either texts or --file.", hint='adaptree predict TASK "some text"')

@@ -27,9 +27,9 @@ def rebase(
 ) -> None:
     """Put a task, as it is, into an aligned base of the same shape."""
     from adaptree import api
-    from adaptree.opening import REBASED
-    from adaptree.rebase import rebase as put
-    from adaptree.store import Store
+    from adaptree.models.opening import REBASED
+    from adaptree.tasks.store import Store
+    from adaptree.training.rebase import rebase as put
 
     moved = put(
         Store(store), task, base, name, device=device, threads=threads, trust_remote_code=trust_remote_code,

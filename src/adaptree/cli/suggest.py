@@ -38,8 +38,8 @@ def suggest(
     debug: options.Debug = False,
 ) -> None:
     """Which of the stored tasks help to learn this one, and the command that fuses them."""
-    from adaptree.store import Store
-    from adaptree.suggest import suggest as ask
+    from adaptree.analysis.suggest import suggest as ask
+    from adaptree.tasks.store import Store
 
     found = ask(
         data, Store(store), base or "minilm", top=top, rows=rows, seed=seed, kind=kind, text=text,

@@ -26,7 +26,7 @@ def list_(
     debug: options.Debug = False,
 ) -> None:
     """The tasks in the store, the newest version of each."""
-    from adaptree.store import Store
+    from adaptree.tasks.store import Store
 
     where = Store(store)
     found = where.list()
@@ -44,7 +44,7 @@ def history(
     debug: options.Debug = False,
 ) -> None:
     """All versions of a task."""
-    from adaptree.store import Store
+    from adaptree.tasks.store import Store
 
     _emit(Store(store).history(task), form)
 
@@ -59,8 +59,8 @@ def show(
 ) -> None:
     """A task's card, or with --format json its whole record."""
     from adaptree import card
-    from adaptree.store import Store
-    from adaptree.task import read_record
+    from adaptree.tasks.store import Store
+    from adaptree.tasks.task import read_record
 
     folder = Store(store).path_of(task)
     record = read_record(folder, called=f"{task.partition('@')[0]}@{folder.name}")
@@ -85,7 +85,7 @@ def remove(
     debug: options.Debug = False,
 ) -> None:
     """Remove a task, or one version of it."""
-    from adaptree.store import Store
+    from adaptree.tasks.store import Store
 
     count = Store(store).remove(task, force=force)
     say(f"removed {task} ({count} version{'s' if count != 1 else ''})", quiet)

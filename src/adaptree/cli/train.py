@@ -96,11 +96,11 @@ def train(
     """Turn a file of labelled text into a task."""
     from adaptree import api
     from adaptree.methods import Method, parse
-    from adaptree.store import Store
-    from adaptree.store.places import run_folder
-    from adaptree.training import crew
+    from adaptree.tasks.places import run_folder
+    from adaptree.tasks.store import Store
+    from adaptree.training import distributed
 
-    quiet = quiet or crew.rank() > 0
+    quiet = quiet or distributed.rank() > 0
     how: Method | str = method
     if size_ is not None or layers is not None:
         if method.strip().startswith("fuse("):
@@ -111,7 +111,7 @@ def train(
             changes[how.main] = size_
         how = parse(how, **changes)
     where = Store(store)
-    listeners = [] if tensorboard is None or crew.rank() else [_tensorboard(tensorboard)]
+    listeners = [] if tensorboard is None or distributed.rank() else [_tensorboard(tensorboard)]
     asked: dict[str, Any] = {
         "name": name, "base": base or "minilm", "method": how, "on": on, "kind": kind, "text": text,
         "text_pair": text_pair, "label": label, "encoding": encoding, "store": where, "resume": resume,
@@ -134,8 +134,8 @@ def train(
         bound = api.train(
             data[0], validation=validation, test=test, fast=fast, search=search, on_event=progress, **asked
         )
-    crew.dismiss()
-    if crew.rank():  # one of several processes, and not the one that speaks
+    distributed.dismiss()
+    if distributed.rank():  # one of several processes, and not the one that speaks
         return 0
     task = bound.task
     if form is Format.table:

@@ -27,7 +27,7 @@ from adaptree.compose.expression import (
     rows,
     stack,
 )
-from adaptree.compose.together import Parts, plan_of, together, weights_of
+from adaptree.compose.merge import Parts, plan_of, together, weights_of
 
 __all__ = [
     "BLOCKS",

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from adaptree.compose.together import Parts, plan_of, steps_of, weights_of
+from adaptree.compose.merge import Parts, plan_of, steps_of, weights_of
 from adaptree.errors import CompositionError
 from adaptree.methods import Action, Before, Entry, Method, Params, Plan
 from adaptree.methods.method import digest_of
 from adaptree.methods.pfeiffer import INVERTIBLE
-from adaptree.sites import Sites, parse_layers
+from adaptree.models.sites import Sites, parse_layers
 
 if TYPE_CHECKING:
     import torch

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from adaptree.compose.blocks import EACH, Dropped, MeanOfOutputs, MeanOfWeights, norms_of
 from adaptree.compose.expression import Average, AverageOutputs, Drop, Expression, Fuse, Name, Stack, parse
-from adaptree.compose.together import Parts
+from adaptree.compose.merge import Parts
 from adaptree.errors import CompositionError, TaskCorrupt, TaskNotFound, near
 from adaptree.methods import Method, Params
 from adaptree.methods import parse as parse_method
-from adaptree.task import FUSES, ON, Task
+from adaptree.tasks.task import FUSES, ON, Task
 
 if TYPE_CHECKING:
     from torch import Tensor

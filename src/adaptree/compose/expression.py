@@ -22,9 +22,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from adaptree.compose.text import read
+from adaptree.compose.parser import read
 from adaptree.errors import CompositionError, near
-from adaptree.task import parse_reference
+from adaptree.tasks.task import parse_reference
 
 DEEPEST = 50
 """How many blocks may stand inside one another."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adaptree.data.encode import Row
+from adaptree.data.encode import Encoding
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,10 +41,10 @@ def group(lengths: Sequence[int], batch_size: int) -> list[np.ndarray[Any, Any]]
 
 def epoch(
     rows: np.ndarray[Any, Any],
-    encode: Callable[[np.ndarray[Any, Any]], list[list[Row]]],
+    encode: Callable[[np.ndarray[Any, Any]], list[list[Encoding]]],
     batch_size: int,
     seed: Sequence[int],
-) -> Iterator[tuple[np.ndarray[Any, Any], list[list[Row]]]]:
+) -> Iterator[tuple[np.ndarray[Any, Any], list[list[Encoding]]]]:
     """One pass over the inputs in an order that depends on `seed` alone; every one once, the tail included.
 
     They are shuffled; within pools they are batched by the length of their longest row, and the pool's batches are
@@ -55,12 +55,12 @@ def epoch(
     for start in range(0, len(order), POOL):
         pool = order[start : start + POOL]
         encoded = encode(pool)
-        batches = group([max(len(row.ids) for row in unit) for unit in encoded], batch_size)
+        batches = group([max(len(row.ids) for row in example) for example in encoded], batch_size)
         for at in rng.permutation(len(batches)):
             yield pool[batches[at]], [encoded[i] for i in batches[at]]
 
 
-def collate(rows: Sequence[Row], pad_id: int, device: Any = "cpu") -> dict[str, Tensor]:
+def collate(rows: Sequence[Encoding], pad_id: int, device: Any = "cpu") -> dict[str, Tensor]:
     """Encoded rows as the model's inputs, padded to their canonical length."""
     import torch
 

@@ -173,7 +173,7 @@ def _repeated(table: Data) -> int:
 
 
 def _spread(table: Table) -> Spread:
-    targets = table.targets
+    targets = table.values
     mean, std = targets.mean(dtype=np.float64), targets.std(dtype=np.float64)
     return Spread(float(targets.min()), float(mean), float(targets.max()), float(std))
 
@@ -202,8 +202,8 @@ def _repeats(table: Table) -> tuple[int, int, tuple[Conflict, ...]]:
     if not len(repeated):
         return 0, 0, ()
     rows = np.flatnonzero(among(table.keys, repeated))
-    order = rows[np.lexsort((table.targets[rows], table.keys[rows]))]
-    keys, targets = table.keys[order], table.targets[order]
+    order = rows[np.lexsort((table.values[rows], table.keys[rows]))]
+    keys, targets = table.keys[order], table.values[order]
     differing = np.unique(keys[1:][(keys[1:] == keys[:-1]) & (targets[1:] != targets[:-1])])
     if not len(differing):
         return len(repeated), 0, ()
@@ -213,7 +213,7 @@ def _repeats(table: Table) -> tuple[int, int, tuple[Conflict, ...]]:
 
 
 def _conflict(table: Table, row: int) -> Conflict:
-    found = np.unique(table.targets[table.keys == table.keys[row]])
+    found = np.unique(table.values[table.keys == table.keys[row]])
     labels = tuple(float(v) if table.kind == "regress" else table.labels[int(v)] for v in found)
     pair = None if table.columns.pair is None else table.pair(row)[:SHOWN]
     return Conflict(table.text(row)[:SHOWN], pair, labels)

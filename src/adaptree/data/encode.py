@@ -19,7 +19,7 @@ AT_ONCE = 100_000
 """Characters of a text that are cut into pieces at once."""
 
 
-class Row(NamedTuple):
+class Encoding(NamedTuple):
     """What the model sees at once: a text or a pair, or a window of one."""
 
     ids: np.ndarray[Any, Any]
@@ -87,7 +87,7 @@ class Encoder:
         types = int(config.get("type_vocab_size") or 0) > 1
         return cls(tokenizer, pad_id=int(config.get("pad_token_id") or 0), types=types)
 
-    def encode(self, texts: Sequence[Text], max_length: int) -> list[Row]:
+    def encode(self, texts: Sequence[Text], max_length: int) -> list[Encoding]:
         """Ids of at most `max_length` tokens, special ones included; the longer text of a pair is cut first."""
         # A token is a few characters: what lies far behind the limit need not be looked at, however long the line.
         reach = 64 * max_length + 1024
@@ -102,7 +102,7 @@ class Encoder:
             longer = (
                 len(short) < len(text) if isinstance(text, str) else any(map(lambda s, t: len(s) < len(t), short, text))
             )
-            rows.append(Row(ids, types, bool(encoding.overflowing) or longer))
+            rows.append(Encoding(ids, types, bool(encoding.overflowing) or longer))
         return rows
 
     @property
@@ -159,7 +159,9 @@ class Encoder:
         """How many word pieces fit into a row."""
         return max_length - sum(map(len, self.frame(pair=pair)[:3]))
 
-    def row(self, first: np.ndarray[Any, Any], second: np.ndarray[Any, Any] | None = None, *, at: Any = None) -> Row:
+    def row(
+        self, first: np.ndarray[Any, Any], second: np.ndarray[Any, Any] | None = None, *, at: Any = None
+    ) -> Encoding:
         """Word pieces of one text or two as a row, with the special tokens where this tokenizer puts them."""
         frame = self.frame(pair=second is not None)
         parts: list[Any] = [frame.before, first]
@@ -174,7 +176,7 @@ class Encoder:
             types = np.zeros(len(ids), dtype=np.int32)
             if second is not None:
                 types[len(frame.before) + len(first) + len(frame.between) :] = frame.second
-        return Row(ids, types, False, at)
+        return Encoding(ids, types, False, at)
 
     @property
     def vocabulary(self) -> int:

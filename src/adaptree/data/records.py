@@ -52,7 +52,7 @@ class Records:
     def inputs(self, indices: Iterable[int]) -> list[Any]:
         return [json.loads(self._part(i, 0)) for i in indices]
 
-    def golds(self, indices: Iterable[int]) -> list[Any]:
+    def targets(self, indices: Iterable[int]) -> list[Any]:
         return [json.loads(self._part(i, 1)) for i in indices]
 
     def texts(self, indices: Iterable[int]) -> list[str]:
@@ -66,7 +66,7 @@ class Records:
         return self._counts
 
     def example(self, i: int) -> dict[str, Any]:
-        return {"input": self.inputs([i])[0], "gold": self.golds([i])[0]}
+        return {"input": self.inputs([i])[0], "gold": self.targets([i])[0]}
 
     def _part(self, i: int, which: int) -> bytes:
         start, end = int(self._starts[i]), int(self._starts[i + 1])

@@ -60,7 +60,7 @@ class Table:
         self.kind = kind
         self.why = why
         self.labels = labels
-        self.targets = targets
+        self.values = targets
         self.digest = digest
         self.left_out = left_out
         self.unknown: dict[str, int] = {}
@@ -81,9 +81,9 @@ class Table:
         """The second text of row i; empty where there is none."""
         return self._bytes[int(self._starts[i]) + int(self._lengths[i]) : int(self._starts[i + 1])].decode()
 
-    def golds(self, indices: NDArray[Any]) -> NDArray[Any]:
+    def targets(self, indices: NDArray[Any]) -> NDArray[Any]:
         """What is right for some rows: positions in the labels, or numbers."""
-        return np.asarray(self.targets[indices])
+        return np.asarray(self.values[indices])
 
     @property
     def scored(self) -> str:
@@ -98,21 +98,21 @@ class Table:
     def strata(self) -> NDArray[Any]:
         """The label of each row, or for a quantity its tenth: fewer parts when there are too few texts for ten."""
         if self.kind == "classify":
-            return self.targets
+            return self.values
         parts = int(np.clip(len(np.unique(self.keys)) // 10, 1, 10))
-        edges = np.quantile(self.targets, np.arange(1, parts) / parts)
-        return np.searchsorted(edges, self.targets, side="right")
+        edges = np.quantile(self.values, np.arange(1, parts) / parts)
+        return np.searchsorted(edges, self.values, side="right")
 
     def counts(self) -> dict[str, int]:
         """How many rows have each label."""
         if self.kind != "classify":
             return {}
-        counts = np.bincount(self.targets, minlength=len(self.labels)).tolist()
+        counts = np.bincount(self.values, minlength=len(self.labels)).tolist()
         return {str(label): count for label, count in zip(self.labels, counts, strict=True)}
 
     def example(self, i: int) -> dict[str, Any]:
         """A row as a card shows it."""
-        target = self.targets[i].item()
+        target = self.values[i].item()
         shown = {"text": self.text(i), "label": self.labels[target] if self.kind == "classify" else target}
         return shown | ({"pair": self.pair(i)} if self.columns.pair else {})
 

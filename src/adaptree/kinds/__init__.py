@@ -15,7 +15,7 @@ from adaptree.errors import UsageError
 from adaptree.kinds.answer import Answer
 from adaptree.kinds.choose import Choose
 from adaptree.kinds.classify import Classify
-from adaptree.kinds.kind import Kind, Out, Prediction, Unit, check_pooling
+from adaptree.kinds.kind import Example, Kind, Out, Prediction, check_pooling
 from adaptree.kinds.labels import Labels
 from adaptree.kinds.mlm import Mlm
 from adaptree.kinds.numbers import Numbers
@@ -25,9 +25,9 @@ from adaptree.kinds.tag import Tag
 if TYPE_CHECKING:
     from adaptree.data.encode import Encoder
     from adaptree.data.records import Records
-    from adaptree.task import Record
+    from adaptree.tasks.task import Record
 
-__all__ = ["Classify", "Kind", "Out", "Prediction", "Regress", "Unit", "check_pooling", "for_data", "for_record"]
+__all__ = ["Classify", "Example", "Kind", "Out", "Prediction", "Regress", "check_pooling", "for_data", "for_record"]
 
 
 def for_data(
@@ -37,7 +37,7 @@ def for_data(
     if isinstance(data, Table):
         if data.kind == "classify":
             return Classify(data.labels, windows)
-        targets = data.golds(rows).astype(np.float64)
+        targets = data.targets(rows).astype(np.float64)
         return Regress(float(targets.mean()), float(targets.std()) or 1.0, windows)
     if windows:
         raise UsageError("windows are for one label or one number a text.", hint="Leave out --windows.")
@@ -47,14 +47,14 @@ def for_data(
 def _learned(data: Records, rows: np.ndarray[Any, Any]) -> dict[str, Any]:
     """What a kind needs to know of its training rows."""
     if "numbers" in data.said:
-        values = np.asarray(data.golds(rows), dtype=np.float64)
+        values = np.asarray(data.targets(rows), dtype=np.float64)
         stds = [float(std) or 1.0 for std in values.std(0)]
         targets = str(data.said["numbers"]).split(",")
         return {"targets": targets, "means": values.mean(0).tolist(), "stds": stds}
     if isinstance(data.form, TagForm):
         return {"scheme": data.form.scheme}
     if data.kind == "answer":
-        return {"impossible": any(not gold["answers"] for gold in data.golds(rows))}
+        return {"impossible": any(not gold["answers"] for gold in data.targets(rows))}
     return {}
 
 

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from adaptree.data.encode import Encoder
 from adaptree.errors import UsageError
-from adaptree.kinds.kind import Kind, Out, Unit
-from adaptree.scoring import squad
+from adaptree.kinds import squad
+from adaptree.kinds.kind import Example, Kind, Out
 
 if TYPE_CHECKING:
-    from adaptree.task import Record
+    from adaptree.tasks.task import Record
 
 Array = np.ndarray[Any, Any]
 
@@ -98,7 +98,7 @@ class Answered:
 
 @dataclass(frozen=True)
 class Answer(Kind):
-    """Its golds are {"answers": [{"text", "start"}, …]} and its answers texts, "" where there is none."""
+    """Its targets are {"answers": [{"text", "start"}, …]} and its answers texts, "" where there is none."""
 
     name: ClassVar[str] = "answer"
     reads_tokens: ClassVar[bool] = True
@@ -116,7 +116,7 @@ class Answer(Kind):
     def width(self) -> int:
         return 2
 
-    def units(self, encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Unit]:
+    def examples(self, encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Example]:
         """Each question with every window of its context."""
         reach = 64 * max_length + 1024  # as far as the encoder looks for what is cut anyway
         questions = encoder.pieces([given["question"][:reach] for given in inputs])
@@ -131,7 +131,7 @@ class Answer(Kind):
             for question, given in zip(questions, inputs, strict=True)
         ]
 
-    def _windows(self, encoder: Encoder, question: Array, passage: Passage, ids: Array, max_length: int) -> Unit:
+    def _windows(self, encoder: Encoder, question: Array, passage: Passage, ids: Array, max_length: int) -> Example:
         frame, room = encoder.frame(pair=True), encoder.room(max_length, pair=True)
         asked = question[: max(room // 2, 0)]
         if not len(asked) and not frame.before and not frame.between:
@@ -145,41 +145,41 @@ class Answer(Kind):
         shared = min(max(int(self.overlap * size), self.longest - 1), size - max(1, size // 3))
         begins = range(0, max(1, len(ids) - shared), size - shared)
         cut = len(asked) < len(question) or len(begins) > MOST_WINDOWS
-        unit = []
+        example = []
         for begin in begins[:MOST_WINDOWS]:
             window = Window(passage, begin, min(begin + size, len(ids)), first)
-            unit.append(encoder.row(asked, ids[begin : window.end], at=window)._replace(truncated=cut))
-        return unit
+            example.append(encoder.row(asked, ids[begin : window.end], at=window)._replace(truncated=cut))
+        return example
 
-    def for_training(self, unit: Unit, gold: Any) -> Unit:
+    def for_training(self, example: Example, gold: Any) -> Example:
         """The windows with the answer, and some without, evenly spread."""
-        if len(unit) <= TRAINED_WINDOWS:
-            return unit
-        pieces = unit[0].at.passage.pieces(gold)
-        kept = [i for i, row in enumerate(unit) if row.at.holds(pieces)][:TRAINED_WINDOWS]
-        others = [i for i in range(len(unit)) if i not in kept]
+        if len(example) <= TRAINED_WINDOWS:
+            return example
+        pieces = example[0].at.passage.pieces(gold)
+        kept = [i for i, row in enumerate(example) if row.at.holds(pieces)][:TRAINED_WINDOWS]
+        others = [i for i in range(len(example)) if i not in kept]
         spread = np.linspace(0, len(others) - 1, TRAINED_WINDOWS - len(kept)).round().astype(int)
-        return [unit[i] for i in sorted({*kept, *(others[j] for j in spread)})]
+        return [example[i] for i in sorted({*kept, *(others[j] for j in spread)})]
 
-    def settled(self, out: Out, units: Sequence[Unit], golds: Any) -> Answer:
-        return replace(self, threshold=choose_threshold(self, out, units, golds)) if self.impossible else self
+    def calibrated(self, out: Out, examples: Sequence[Example], targets: Any) -> Answer:
+        return replace(self, threshold=choose_threshold(self, out, examples, targets)) if self.impossible else self
 
-    def loss(self, out: Out, units: Sequence[Unit], golds: Any, weights: Tensor | None = None) -> Tensor:
+    def loss(self, out: Out, examples: Sequence[Example], targets: Any, weights: Tensor | None = None) -> Tensor:
         """The mean over windows of the cross entropies of start and end, over the context and "no answer"."""
         losses = []
-        for unit, rows, gold in zip(units, _by_unit(out, units), golds, strict=True):
-            pieces = unit[0].at.passage.pieces(gold)
-            losses.append(torch.stack([_loss(x, row.at, pieces) for x, row in zip(rows, unit, strict=True)]).mean())
+        for example, rows, gold in zip(examples, _by_unit(out, examples), targets, strict=True):
+            pieces = example[0].at.passage.pieces(gold)
+            losses.append(torch.stack([_loss(x, row.at, pieces) for x, row in zip(rows, example, strict=True)]).mean())
         return torch.stack(losses) if losses else torch.zeros(0)
 
-    def answers(self, out: Out, units: Sequence[Unit]) -> list[str]:
-        return [self._choose(*found).answer for found in self._read(out, units, 1)]
+    def decode(self, out: Out, examples: Sequence[Example]) -> list[str]:
+        return [self._choose(*found).answer for found in self._read(out, examples, 1)]
 
     def predictions(
-        self, out: Out, units: Sequence[Unit], inputs: Sequence[Any], min_score: float | None
+        self, out: Out, examples: Sequence[Example], inputs: Sequence[Any], min_score: float | None
     ) -> list[Answered]:
         given = []
-        for spans, none in self._read(out, units, self.n_best):
+        for spans, none in self._read(out, examples, self.n_best):
             logits = np.array([span.score for span in (*spans, none)])
             shares = np.exp(logits - logits.max())
             shares /= shares.sum()
@@ -191,14 +191,14 @@ class Answer(Kind):
             given.append(Answered(*answer, tuple(sorted(ranked, key=lambda span: -span.score))))
         return given
 
-    def changed(self, exact: Out, out: Out, units: Sequence[Unit]) -> int:
-        return sum(a != b for a, b in zip(self.answers(exact, units), self.answers(out, units), strict=True))
+    def changed(self, exact: Out, out: Out, examples: Sequence[Example]) -> int:
+        return sum(a != b for a, b in zip(self.decode(exact, examples), self.decode(out, examples), strict=True))
 
-    def score(self, golds: Any, answers: Any) -> dict[str, float]:
-        return squad.score(golds, answers)
+    def score(self, targets: Any, answers: Any) -> dict[str, float]:
+        return squad.score(targets, answers)
 
-    def intervals(self, golds: Any, answers: Any) -> Mapping[str, tuple[float, float]]:
-        return squad.intervals(golds, answers)
+    def intervals(self, targets: Any, answers: Any) -> Mapping[str, tuple[float, float]]:
+        return squad.intervals(targets, answers)
 
     def inputs(self, inputs: Any, record: Record) -> list[Any]:
         """{"question", "context"} or (question, context), one or several."""
@@ -222,15 +222,15 @@ class Answer(Kind):
             return none
         return spans[0]
 
-    def _read(self, out: Out, units: Sequence[Unit], count: int) -> Iterator[tuple[list[Span], Span]]:
+    def _read(self, out: Out, examples: Sequence[Example], count: int) -> Iterator[tuple[list[Span], Span]]:
         """For each input its best answers and none at all, with the sums of their logits as scores."""
-        for unit, rows in zip(units, _by_unit(out, units), strict=True):
+        for example, rows in zip(examples, _by_unit(out, examples), strict=True):
             found: list[tuple[float, int, int]] = []
             logits = [x.detach().double().cpu().numpy() for x in rows]
             for i, x in enumerate(logits):
-                found += self._best(x, unit, i, count)
+                found += self._best(x, example, i, count)
             none = min(float(x[0].sum()) for x in logits)  # of the window that is least sure that it holds none
-            passage = unit[0].at.passage
+            passage = example[0].at.passage
             spans: dict[str, Span] = {}
             for score, start, end in sorted(found, key=lambda each: (-each[0], *each[1:])):
                 begin, stop = int(passage.spans[start, 0]), int(passage.spans[end, 1])
@@ -239,9 +239,9 @@ class Answer(Kind):
                     break
             yield list(spans.values()), Span("", none, None, None)
 
-    def _best(self, x: Array, unit: Unit, i: int, count: int) -> list[tuple[float, int, int]]:
+    def _best(self, x: Array, example: Example, i: int, count: int) -> list[tuple[float, int, int]]:
         """The best answers in a window, as (score, first piece, last piece), that have most context in this one."""
-        window: Window = unit[i].at
+        window: Window = example[i].at
         size = window.end - window.begin
         if not size:
             return []
@@ -250,8 +250,8 @@ class Answer(Kind):
         here = np.where((spans[:, 0] < spans[:, 1])[:, None], x[window.first : window.first + size], -np.inf)
         ends = np.concatenate([here[:, 1], np.full(k - 1, -np.inf)])
         scores = here[:, :1] + np.lib.stride_tricks.sliding_window_view(ends, k)  # (first piece, pieces - 1)
-        if len(unit) > 1:
-            scores = np.where(_most_context(unit, i, k), scores, -np.inf)
+        if len(example) > 1:
+            scores = np.where(_most_context(example, i, k), scores, -np.inf)
         flat = scores.ravel()
         least = np.partition(flat, -count)[-count] if count < len(flat) else -np.inf
         places = np.flatnonzero((flat >= least) & (flat > -np.inf))
@@ -260,10 +260,10 @@ class Answer(Kind):
         return list(zip(flat[places].tolist(), starts.tolist(), (starts + places % k).tolist(), strict=True))
 
 
-def choose_threshold(kind: Answer, out: Out, units: Sequence[Unit], golds: Sequence[Any]) -> float:
+def choose_threshold(kind: Answer, out: Out, examples: Sequence[Example], targets: Sequence[Any]) -> float:
     """The threshold with the best F1 on these inputs, the one nearest to zero among equals."""
     margins, gains = [], []
-    for (spans, none), gold in zip(kind._read(out, units, 1), golds, strict=True):
+    for (spans, none), gold in zip(kind._read(out, examples, 1), targets, strict=True):
         if spans:
             margins.append(none.score - spans[0].score)
             gains.append(squad.best(gold, spans[0].answer)[1] - squad.best(gold, "")[1])
@@ -281,11 +281,11 @@ def choose_threshold(kind: Answer, out: Out, units: Sequence[Unit], golds: Seque
     return float(cuts[best[np.argmin(np.abs(cuts[best]))]])
 
 
-def _by_unit(out: Out, units: Sequence[Unit]) -> Iterator[Sequence[Tensor]]:
+def _by_unit(out: Out, examples: Sequence[Example]) -> Iterator[Sequence[Tensor]]:
     at = 0
-    for unit in units:
-        yield [out[i] for i in range(at, at + len(unit))]
-        at += len(unit)
+    for example in examples:
+        yield [out[i] for i in range(at, at + len(example))]
+        at += len(example)
 
 
 def _loss(x: Tensor, window: Window, pieces: tuple[int, int] | None) -> Tensor:
@@ -295,24 +295,24 @@ def _loss(x: Tensor, window: Window, pieces: tuple[int, int] | None) -> Tensor:
     return F.cross_entropy(seen.t(), torch.tensor(right, device=x.device))
 
 
-def _most_context(unit: Unit, i: int, k: int) -> Array:
+def _most_context(example: Example, i: int, k: int) -> Array:
     """(pieces, k): which answers have more context in the i-th window than in any other that holds them.
 
     BERT's rule, of the whole answer where BERT asks it of the first piece: no answer that fits into a window is lost.
     """
-    window: Window = unit[i].at
+    window: Window = example[i].at
     start = np.arange(window.begin, window.end)[:, None]
     end = start + np.arange(k)
     mine = window.context(start, end)
     most = mine >= 0
     for j in range(i - 1, -1, -1):
-        if unit[j].at.end <= window.begin:
+        if example[j].at.end <= window.begin:
             break
-        most &= mine > unit[j].at.context(start, end)  # among equals the first
-    for j in range(i + 1, len(unit)):
-        if unit[j].at.begin >= window.end:
+        most &= mine > example[j].at.context(start, end)  # among equals the first
+    for j in range(i + 1, len(example)):
+        if example[j].at.begin >= window.end:
             break
-        most &= mine >= unit[j].at.context(start, end)
+        most &= mine >= example[j].at.context(start, end)
     return most
 
 

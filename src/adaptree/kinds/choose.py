@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adaptree import metrics
 from adaptree.data.encode import Encoder
 from adaptree.errors import UsageError
-from adaptree.kinds.kind import Kind, Out, Unit
+from adaptree.kinds import metrics
+from adaptree.kinds.kind import Example, Kind, Out
 
 if TYPE_CHECKING:
-    from adaptree.task import Record
+    from adaptree.tasks.task import Record
 
 PLACE = "_"
 """Where a text has it once, the choice goes there."""
@@ -52,7 +52,7 @@ class Choose(Kind):
     def single(self) -> bool:
         return False
 
-    def units(self, encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Unit]:
+    def examples(self, encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Example]:
         texts: list[Any] = []
         for given in inputs:
             filled = given["text"].count(PLACE) == 1
@@ -66,32 +66,34 @@ class Choose(Kind):
         ends = np.cumsum([len(given["choices"]) for given in inputs]).tolist()
         return [rows[end - len(given["choices"]) : end] for given, end in zip(inputs, ends, strict=True)]
 
-    def loss(self, out: Out, units: Sequence[Unit], golds: Any, weights: Tensor | None = None) -> Tensor:
-        parts = [-part.log_softmax(0)[gold] for part, gold in zip(_parts(out, units), golds, strict=True)]
+    def loss(self, out: Out, examples: Sequence[Example], targets: Any, weights: Tensor | None = None) -> Tensor:
+        parts = [-part.log_softmax(0)[gold] for part, gold in zip(_parts(out, examples), targets, strict=True)]
         return torch.stack(parts) if parts else torch.zeros(0)
 
-    def answers(self, out: Out, units: Sequence[Unit]) -> list[int]:
-        return [int(part.argmax()) for part in _parts(out, units)]
+    def decode(self, out: Out, examples: Sequence[Example]) -> list[int]:
+        return [int(part.argmax()) for part in _parts(out, examples)]
 
-    def changed(self, exact: Out, out: Out, units: Sequence[Unit]) -> int:
-        return sum(a != b for a, b in zip(self.answers(exact, units), self.answers(out, units), strict=True))
+    def changed(self, exact: Out, out: Out, examples: Sequence[Example]) -> int:
+        return sum(a != b for a, b in zip(self.decode(exact, examples), self.decode(out, examples), strict=True))
 
     def predictions(
-        self, out: Out, units: Sequence[Unit], inputs: Sequence[Any], min_score: float | None
+        self, out: Out, examples: Sequence[Example], inputs: Sequence[Any], min_score: float | None
     ) -> list[Chosen]:
         found = []
-        for part, given in zip(_parts(out, units), inputs, strict=True):
+        for part, given in zip(_parts(out, examples), inputs, strict=True):
             scores = part.double().softmax(0).tolist()
             best = max(range(len(scores)), key=scores.__getitem__)
             sure = min_score is None or scores[best] >= min_score
             found.append(Chosen(given["choices"][best] if sure else None, best, scores[best], scores))
         return found
 
-    def score(self, golds: Any, answers: Any) -> dict[str, float]:
-        return {"accuracy": metrics.score("classify", _right(golds, answers), _ones(golds), labels=(0, 1))["accuracy"]}
+    def score(self, targets: Any, answers: Any) -> dict[str, float]:
+        return {
+            "accuracy": metrics.score("classify", _right(targets, answers), _ones(targets), labels=(0, 1))["accuracy"]
+        }
 
-    def intervals(self, golds: Any, answers: Any) -> Mapping[str, tuple[float, float]]:
-        found = metrics.intervals("classify", _right(golds, answers), _ones(golds), labels=(0, 1))
+    def intervals(self, targets: Any, answers: Any) -> Mapping[str, tuple[float, float]]:
+        found = metrics.intervals("classify", _right(targets, answers), _ones(targets), labels=(0, 1))
         return {"accuracy": found["accuracy"]}
 
     def inputs(self, inputs: Any, record: Record) -> list[Any]:
@@ -119,18 +121,18 @@ def _choices(item: Mapping[str, Any]) -> bool:
     return isinstance(found, list | tuple) and len(found) > 1 and all(isinstance(choice, str) for choice in found)
 
 
-def _parts(out: Out, units: Sequence[Unit]) -> Iterator[Tensor]:
+def _parts(out: Out, examples: Sequence[Example]) -> Iterator[Tensor]:
     """Each input's numbers, one for a choice."""
     assert isinstance(out, Tensor)
     start = 0
-    for unit in units:
-        yield out[start : start + len(unit), 0]
-        start += len(unit)
+    for example in examples:
+        yield out[start : start + len(example), 0]
+        start += len(example)
 
 
-def _right(golds: Any, answers: Any) -> np.ndarray[Any, Any]:
-    return np.array([int(a == b) for a, b in zip(golds, answers, strict=True)], dtype=np.int64)
+def _right(targets: Any, answers: Any) -> np.ndarray[Any, Any]:
+    return np.array([int(a == b) for a, b in zip(targets, answers, strict=True)], dtype=np.int64)
 
 
-def _ones(golds: Any) -> np.ndarray[Any, Any]:
-    return np.ones(len(golds), dtype=np.int64)
+def _ones(targets: Any) -> np.ndarray[Any, Any]:
+    return np.ones(len(targets), dtype=np.int64)

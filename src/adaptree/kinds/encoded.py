@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adaptree.kinds.kind import Golds, Kind, Unit
+from adaptree.kinds.kind import Example, Kind, Targets
 
 if TYPE_CHECKING:
     from adaptree.data.encode import Encoder
@@ -26,22 +26,22 @@ class Encoded:
         self._kind = kind
         self._encoder = encoder
         self._max_length = max_length
-        self._kept: dict[int, Unit] | None = {} if len(table) <= self.KEEP else None
+        self._kept: dict[int, Example] | None = {} if len(table) <= self.KEEP else None
         self._truncated = np.zeros(len(table), dtype=bool)
 
-    def units(self, indices: Array) -> list[Unit]:
+    def examples(self, indices: Array) -> list[Example]:
         kept = self._kept
         missing = indices if kept is None else np.array([i for i in indices.tolist() if i not in kept], dtype=np.int64)
-        fresh = self._kind.units(self._encoder, self.table.inputs(missing), self._max_length) if len(missing) else []
-        for i, unit in zip(missing.tolist(), fresh, strict=True):
-            self._truncated[i] = any(row.truncated for row in unit)
+        fresh = self._kind.examples(self._encoder, self.table.inputs(missing), self._max_length) if len(missing) else []
+        for i, example in zip(missing.tolist(), fresh, strict=True):
+            self._truncated[i] = any(row.truncated for row in example)
         if kept is None:
             return fresh
         kept.update(zip(missing.tolist(), fresh, strict=True))
         return [kept[i] for i in indices.tolist()]
 
-    def golds(self, indices: Array) -> Golds:
-        return self.table.golds(indices)
+    def targets(self, indices: Array) -> Targets:
+        return self.table.targets(indices)
 
     def sampled(self, rows: Array, seed: Sequence[int]) -> Array:
         """The rows of an epoch, drawn by `seed`: all of them, where they are of one table."""

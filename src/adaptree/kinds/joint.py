@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adaptree import metrics
-from adaptree.data.encode import Encoder, Row
+from adaptree.data.encode import Encoder, Encoding
 from adaptree.data.source import Data
+from adaptree.kinds import metrics
 from adaptree.kinds.encoded import Encoded
-from adaptree.kinds.kind import Golds, Kind, Out, Unit
+from adaptree.kinds.kind import Example, Kind, Out, Targets
 from adaptree.methods import Params
 
 Array = np.ndarray[Any, Any]
@@ -31,12 +31,12 @@ class Of(NamedTuple):
 
 
 class _Share(NamedTuple):
-    """What is of one task: its number, its inputs' and its rows' places, and its units as its kind made them."""
+    """What is of one task: its number, its inputs' and its rows' places, and its examples as its kind made them."""
 
     task: int
     at: Array
     rows: list[int]
-    units: list[Unit]
+    examples: list[Example]
 
 
 @dataclass(frozen=True)
@@ -61,75 +61,77 @@ class Joint(Kind):
     def width(self) -> int:
         return sum(kind.width for kind in self.kinds)
 
-    def units(self, encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Unit]:
+    def examples(self, encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Example]:
         """Inputs that say which task they are of."""
-        return [_marked(i, *self.kinds[i].units(encoder, [given], max_length)) for i, given in inputs]
+        return [_marked(i, *self.kinds[i].examples(encoder, [given], max_length)) for i, given in inputs]
 
     def init(self, d: int, generator: torch.Generator) -> dict[str, Tensor]:
         born = [kind.init(d, generator) for kind in self.kinds]
         return {f"head.{i}.{name.removeprefix('head.')}": t for i, head in enumerate(born) for name, t in head.items()}
 
-    def drawn(self, units: Sequence[Unit], seed: int | None) -> Sequence[Unit]:
-        found: list[Unit] = list(units)
-        for share in _shares(units):
-            for place, unit in zip(share.at, self.of(share.task).drawn(share.units, seed), strict=True):
-                found[place] = _marked(share.task, unit)
+    def resampled(self, examples: Sequence[Example], seed: int | None) -> Sequence[Example]:
+        found: list[Example] = list(examples)
+        for share in _shares(examples):
+            for place, example in zip(share.at, self.of(share.task).resampled(share.examples, seed), strict=True):
+                found[place] = _marked(share.task, example)
         return found
 
-    def for_training(self, unit: Unit, gold: Any) -> Unit:
-        task = unit[0].at.task
-        return _marked(task, self.of(task).for_training(_plain(unit), gold))
+    def for_training(self, example: Example, gold: Any) -> Example:
+        task = example[0].at.task
+        return _marked(task, self.of(task).for_training(_plain(example), gold))
 
-    def settled(self, out: Out, units: Sequence[Unit], golds: Golds) -> Joint:
+    def calibrated(self, out: Out, examples: Sequence[Example], targets: Targets) -> Joint:
         chosen: list[float | None] = [None] * len(self.kinds)
-        for share in _shares(units):
-            kind = self.kinds[share.task].settled(self._out(share, out), share.units, _picked(golds, share.at))
+        for share in _shares(examples):
+            kind = self.kinds[share.task].calibrated(self._out(share, out), share.examples, _picked(targets, share.at))
             chosen[share.task] = getattr(kind, "threshold", None)
         return replace(self, threshold=chosen if any(each is not None for each in chosen) else ())
 
     def run(
-        self, hidden: Tensor, mask: Tensor, rows: Sequence[Row], v: Params, pooling: str, embeddings: Tensor
+        self, hidden: Tensor, mask: Tensor, rows: Sequence[Encoding], v: Params, pooling: str, embeddings: Tensor
     ) -> list[Tensor]:
         found: dict[int, Tensor] = {}
         for share in _shares([[row] for row in rows]):
             here = torch.from_numpy(share.at).to(hidden.device)
-            own = [unit[0] for unit in share.units]
+            own = [example[0] for example in share.examples]
             out = self.kinds[share.task].run(hidden[here], mask[here], own, head_of(v, share.task), pooling, embeddings)
             found |= zip(share.rows, out, strict=True)
         return [found[i] for i in range(len(rows))]
 
-    def loss(self, out: Out, units: Sequence[Unit], golds: Golds, weights: Tensor | None = None) -> Tensor:
+    def loss(self, out: Out, examples: Sequence[Example], targets: Targets, weights: Tensor | None = None) -> Tensor:
         parts, places = [], []
-        for share in _shares(units):
-            mine = _picked(golds, share.at)
-            parts.append(self.of(share.task).loss(self._out(share, out), share.units, mine))
+        for share in _shares(examples):
+            mine = _picked(targets, share.at)
+            parts.append(self.of(share.task).loss(self._out(share, out), share.examples, mine))
             places.append(share.at)
         back = torch.from_numpy(np.argsort(np.concatenate(places)))
         return torch.cat(parts)[back.to(parts[0].device)]
 
-    def answers(self, out: Out, units: Sequence[Unit]) -> list[Of]:
-        return self._told(units, lambda kind, share: kind.answers(self._out(share, out), share.units))
+    def decode(self, out: Out, examples: Sequence[Example]) -> list[Of]:
+        return self._told(examples, lambda kind, share: kind.decode(self._out(share, out), share.examples))
 
-    def predictions(self, out: Out, units: Sequence[Unit], inputs: Sequence[Any], min_score: float | None) -> list[Of]:
+    def predictions(
+        self, out: Out, examples: Sequence[Example], inputs: Sequence[Any], min_score: float | None
+    ) -> list[Of]:
         def told(kind: Kind, share: _Share) -> list[Any]:
             mine = [inputs[i][1] for i in share.at]
-            return kind.predictions(self._out(share, out), share.units, mine, min_score)
+            return kind.predictions(self._out(share, out), share.examples, mine, min_score)
 
-        return self._told(units, told)
+        return self._told(examples, told)
 
-    def changed(self, exact: Out, out: Out, units: Sequence[Unit]) -> int:
+    def changed(self, exact: Out, out: Out, examples: Sequence[Example]) -> int:
         return sum(
-            self.of(share.task).changed(self._out(share, exact), self._out(share, out), share.units)
-            for share in _shares(units)
+            self.of(share.task).changed(self._out(share, exact), self._out(share, out), share.examples)
+            for share in _shares(examples)
         )
 
-    def score(self, golds: Golds, answers: Sequence[Of]) -> dict[str, float]:
+    def score(self, targets: Targets, answers: Sequence[Of]) -> dict[str, float]:
         """What each task's kind says, under the task's name, and the mean of what counts: the higher the better."""
         told: dict[str, float] = {}
         main = []
         for task, at in _by_task(answer.task for answer in answers):
             mine = _picked([answer.what for answer in answers], at)
-            scores = self.of(task).score(_picked(golds, at), mine)
+            scores = self.of(task).score(_picked(targets, at), mine)
             told |= {f"{self.names[task]}.{metric}": value for metric, value in scores.items()}
             metric = self.judged[task]
             main.append(-scores[metric] if metric in metrics.LOWER_IS_BETTER else scores[metric])
@@ -140,12 +142,12 @@ class Joint(Kind):
         mine = [out[i] for i in share.rows]
         return mine if self.kinds[share.task].reads_tokens else torch.stack(mine)
 
-    def _told(self, units: Sequence[Unit], call: Callable[[Kind, _Share], Iterable[Any]]) -> list[Of]:
+    def _told(self, examples: Sequence[Example], call: Callable[[Kind, _Share], Iterable[Any]]) -> list[Of]:
         found: dict[int, Of] = {}
-        for share in _shares(units):
+        for share in _shares(examples):
             for place, each in zip(share.at, call(self.of(share.task), share), strict=True):
                 found[place] = Of(share.task, each)
-        return [found[i] for i in range(len(units))]
+        return [found[i] for i in range(len(examples))]
 
 
 class Tables:
@@ -172,17 +174,17 @@ class Joined(Encoded):
         """Rows of each table, as rows of all of them."""
         return np.concatenate([start + rows for start, rows in zip(self._tables.starts, of, strict=False)])
 
-    def units(self, indices: Array) -> list[Unit]:
-        found: dict[int, Unit] = {}
+    def examples(self, indices: Array) -> list[Example]:
+        found: dict[int, Example] = {}
         for task, at in self._of(indices):
-            units = self._parts[task].units(indices[at] - self._tables.starts[task])
-            found |= {place: _marked(task, unit) for place, unit in zip(at.tolist(), units, strict=True)}
+            examples = self._parts[task].examples(indices[at] - self._tables.starts[task])
+            found |= {place: _marked(task, example) for place, example in zip(at.tolist(), examples, strict=True)}
         return [found[i] for i in range(len(indices))]
 
-    def golds(self, indices: Array) -> list[Any]:
+    def targets(self, indices: Array) -> list[Any]:
         found: dict[int, Any] = {}
         for task, at in self._of(indices):
-            found |= zip(at.tolist(), self._parts[task].golds(indices[at] - self._tables.starts[task]), strict=True)
+            found |= zip(at.tolist(), self._parts[task].targets(indices[at] - self._tables.starts[task]), strict=True)
         return [found[i] for i in range(len(indices))]
 
     def sampled(self, rows: Array, seed: Sequence[int]) -> Array:
@@ -230,22 +232,22 @@ def _by_task(tasks: Iterable[int]) -> Iterator[tuple[int, Array]]:
         yield task, np.flatnonzero(whole == task)
 
 
-def _shares(units: Sequence[Unit]) -> Iterator[_Share]:
-    starts = np.cumsum([0] + [len(unit) for unit in units])
-    for task, at in _by_task(unit[0].at.task for unit in units):
+def _shares(examples: Sequence[Example]) -> Iterator[_Share]:
+    starts = np.cumsum([0] + [len(example) for example in examples])
+    for task, at in _by_task(example[0].at.task for example in examples):
         rows = [k for i in at for k in range(starts[i], starts[i + 1])]
-        yield _Share(task, at, rows, [_plain(units[i]) for i in at])
+        yield _Share(task, at, rows, [_plain(examples[i]) for i in at])
 
 
-def _marked(task: int, unit: Unit) -> Unit:
-    return [row._replace(at=Of(task, row.at)) for row in unit]
+def _marked(task: int, example: Example) -> Example:
+    return [row._replace(at=Of(task, row.at)) for row in example]
 
 
-def _plain(unit: Unit) -> Unit:
-    return [row._replace(at=row.at.what) for row in unit]
+def _plain(example: Example) -> Example:
+    return [row._replace(at=row.at.what) for row in example]
 
 
 def _picked(values: Sequence[Any], at: Array) -> Any:
-    """Some of the golds or answers of several tasks, as the kind of one gave them: an array, or a list."""
+    """Some of the targets or answers of several tasks, as the kind of one gave them: an array, or a list."""
     mine = [values[i] for i in at]
     return np.stack(mine) if isinstance(mine[0], np.generic | np.ndarray) else mine

@@ -1,7 +1,7 @@
 """What a kind of task is: what is computed for an input, the head on top of the base, loss, answers and score.
 
-An input becomes a unit: one row of tokens, or several (the windows of a long document, the choices of a question). The
-head reads one vector for each row, or one for each token, and gives for each row what the kind learns and answers from.
+An input becomes an example: one row of tokens, or several (the windows of a long document, the choices of a
+question). The head reads one vector per row, or one per token; the kind learns and predicts from its output.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adaptree import metrics
 from adaptree.core.bottleneck import truncated_normal
-from adaptree.data.encode import Encoder, Row
+from adaptree.data.encode import Encoder, Encoding
 from adaptree.errors import UsageError, near
+from adaptree.kinds import metrics
 from adaptree.methods import Params
 
 if TYPE_CHECKING:
-    from adaptree.task import Record
+    from adaptree.tasks.task import Record
 
 POOLINGS = ("mean", "first", "last")
 MOST_ROWS = 8
 """Of one input in one step of training."""
 
-Unit = list[Row]
+Example = list[Encoding]
 Out = Tensor | list[Tensor]
 """The head's output by row: (rows, width), or for heads that read tokens a (tokens, width) for each row."""
-Golds = Any
+Targets = Any
 """What is right, of several inputs: an array, or a list of what the kind's files hold."""
 Answers = Any
-"""What is scored against the golds, of several inputs."""
+"""What is scored against the targets, of several inputs."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Kind(ABC):
     def width(self) -> int:
         """How many numbers the head gives for a vector."""
 
-    def units(self, encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Unit]:
+    def examples(self, encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Example]:
         """What is computed for each input."""
         return [[row] for row in encoder.encode(as_texts(inputs), max_length)]
 
@@ -84,23 +84,23 @@ class Kind(ABC):
         """The head at birth."""
         return {"head.weight": truncated_normal((self.width, d), 0.02, generator), "head.bias": torch.zeros(self.width)}
 
-    draws: ClassVar[bool] = False
+    resamples: ClassVar[bool] = False
     """Whether what is computed for an input is drawn anew in every step."""
 
-    def drawn(self, units: Sequence[Unit], seed: int | None) -> Sequence[Unit]:
-        """The units of one step, drawn by `seed`; without one, as they are always drawn when they are scored."""
-        return units
+    def resampled(self, examples: Sequence[Example], seed: int | None) -> Sequence[Example]:
+        """The examples of one step, drawn by `seed`; without one, as they are always drawn when they are scored."""
+        return examples
 
-    def for_training(self, unit: Unit, gold: Any) -> Unit:
+    def for_training(self, example: Example, gold: Any) -> Example:
         """The rows of a long input that one step computes; an input of few rows has all of them."""
-        return unit if len(unit) <= MOST_ROWS else unit[:: -(-len(unit) // MOST_ROWS)]
+        return example if len(example) <= MOST_ROWS else example[:: -(-len(example) // MOST_ROWS)]
 
-    def settled(self, out: Out, units: Sequence[Unit], golds: Golds) -> Kind:
+    def calibrated(self, out: Out, examples: Sequence[Example], targets: Targets) -> Kind:
         """This kind with what is chosen on validation, such as a threshold."""
         return self
 
     def run(
-        self, hidden: Tensor, mask: Tensor, rows: Sequence[Row], v: Params, pooling: str, embeddings: Tensor
+        self, hidden: Tensor, mask: Tensor, rows: Sequence[Encoding], v: Params, pooling: str, embeddings: Tensor
     ) -> Out:
         """The head on last hidden states, (B, T, d): what it gives for each row; `embeddings` are the base's words'."""
         if not self.reads_tokens:
@@ -110,30 +110,32 @@ class Kind(ABC):
         return [out[i, : len(row.ids)] for i, row in enumerate(rows)]
 
     @abstractmethod
-    def loss(self, out: Out, units: Sequence[Unit], golds: Golds, weights: Tensor | None = None) -> Tensor:
+    def loss(self, out: Out, examples: Sequence[Example], targets: Targets, weights: Tensor | None = None) -> Tensor:
         """The loss of each input, (n,)."""
 
     @abstractmethod
-    def answers(self, out: Out, units: Sequence[Unit]) -> Answers:
-        """What is scored against the golds."""
+    def decode(self, out: Out, examples: Sequence[Example]) -> Answers:
+        """What is scored against the targets."""
 
     @abstractmethod
-    def predictions(self, out: Out, units: Sequence[Unit], inputs: Sequence[Any], min_score: float | None) -> list[Any]:
+    def predictions(
+        self, out: Out, examples: Sequence[Example], inputs: Sequence[Any], min_score: float | None
+    ) -> list[Any]:
         """What a user is told, an object with `to_dict` and `columns` for each input."""
 
     @abstractmethod
-    def changed(self, exact: Out, out: Out, units: Sequence[Unit]) -> int:
+    def changed(self, exact: Out, out: Out, examples: Sequence[Example]) -> int:
         """How many answers are other ones than those that the exact output gives."""
 
-    def score(self, golds: Golds, answers: Answers) -> dict[str, float]:
-        return metrics.score(self.name, golds, answers)
+    def score(self, targets: Targets, answers: Answers) -> dict[str, float]:
+        return metrics.score(self.name, targets, answers)
 
-    def intervals(self, golds: Golds, answers: Answers) -> Mapping[str, tuple[float, float]]:
+    def intervals(self, targets: Targets, answers: Answers) -> Mapping[str, tuple[float, float]]:
         """The 95 % interval of every metric."""
-        return metrics.intervals(self.name, golds, answers)
+        return metrics.intervals(self.name, targets, answers)
 
     def inputs(self, inputs: Any, record: Record) -> list[Any]:
-        """What a user asks about, as `units` takes it; what the task does not take is refused."""
+        """What a user asks about, as `examples` takes it; what the task does not take is refused."""
         texts = as_texts([inputs] if isinstance(inputs, str) else inputs)
         pair = bool(record.columns.get("pair"))
         if any(isinstance(text, tuple) != pair for text in texts):
@@ -171,8 +173,8 @@ def linear(x: Tensor, v: Params) -> Tensor:
     return torch.baddbmm(b.expand(N, 1, -1), x.unsqueeze(1), w.t().expand(N, -1, -1)).squeeze(1)
 
 
-def as_tensor(golds: np.ndarray[Any, Any], like: Tensor) -> Tensor:
-    return torch.from_numpy(golds).to(like.device)
+def as_tensor(targets: np.ndarray[Any, Any], like: Tensor) -> Tensor:
+    return torch.from_numpy(targets).to(like.device)
 
 
 def check_pooling(how: str) -> str:

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from adaptree.kinds.kind import Kind, Out, Unit
-from adaptree.scoring import bootstrap
+from adaptree.kinds import bootstrap
+from adaptree.kinds.kind import Example, Kind, Out
 
 Array = np.ndarray[Any, Any]
 THRESHOLDS = 99
@@ -44,26 +44,26 @@ class Labels(Kind):
     def width(self) -> int:
         return len(self.labels)
 
-    def loss(self, out: Out, units: Sequence[Unit], golds: Any, weights: Tensor | None = None) -> Tensor:
+    def loss(self, out: Out, examples: Sequence[Example], targets: Any, weights: Tensor | None = None) -> Tensor:
         assert isinstance(out, Tensor)
-        gold = torch.from_numpy(self._matrix(golds)).to(out)
+        gold = torch.from_numpy(self._matrix(targets)).to(out)
         return F.binary_cross_entropy_with_logits(out, gold, reduction="none").mean(-1)
 
-    def _matrix(self, golds: Sequence[Sequence[str]]) -> Array:
+    def _matrix(self, targets: Sequence[Sequence[str]]) -> Array:
         place = {label: i for i, label in enumerate(self.labels)}
-        found = np.zeros((len(golds), len(self.labels)), dtype=bool)
-        for row, gold in zip(found, golds, strict=True):
+        found = np.zeros((len(targets), len(self.labels)), dtype=bool)
+        for row, gold in zip(found, targets, strict=True):
             row[[place[label] for label in gold if label in place]] = True
         return found
 
-    def answers(self, out: Out, units: Sequence[Unit]) -> Array:
+    def decode(self, out: Out, examples: Sequence[Example]) -> Array:
         """(n, labels) of yes and no."""
         assert isinstance(out, Tensor)
         return (out.double().sigmoid() >= self.threshold).numpy()
 
-    def settled(self, out: Out, units: Sequence[Unit], golds: Any) -> Labels:
+    def calibrated(self, out: Out, examples: Sequence[Example], targets: Any) -> Labels:
         assert isinstance(out, Tensor)
-        gold, scores = self._matrix(golds), out.double().sigmoid().numpy()
+        gold, scores = self._matrix(targets), out.double().sigmoid().numpy()
         best, threshold = -1.0, 0.5
         for number in sorted(range(1, THRESHOLDS + 1), key=lambda k: abs(k - (THRESHOLDS + 1) // 2)):
             chosen = scores >= number / (THRESHOLDS + 1)
@@ -72,28 +72,28 @@ class Labels(Kind):
                 best, threshold = f1, number / (THRESHOLDS + 1)
         return replace(self, threshold=threshold)
 
-    def changed(self, exact: Out, out: Out, units: Sequence[Unit]) -> int:
-        return int((self.answers(exact, units) != self.answers(out, units)).any(-1).sum())
+    def changed(self, exact: Out, out: Out, examples: Sequence[Example]) -> int:
+        return int((self.decode(exact, examples) != self.decode(out, examples)).any(-1).sum())
 
     def predictions(
-        self, out: Out, units: Sequence[Unit], inputs: Sequence[Any], min_score: float | None
+        self, out: Out, examples: Sequence[Example], inputs: Sequence[Any], min_score: float | None
     ) -> list[Labelled]:
         assert isinstance(out, Tensor)
         least = self.threshold if min_score is None else min_score
         rows = [dict(zip(self.labels, row, strict=True)) for row in out.double().sigmoid().tolist()]
         return [Labelled([label for label, score in row.items() if score >= least], row) for row in rows]
 
-    def score(self, golds: Any, answers: Any) -> dict[str, float]:
-        sums = self._sums(golds, answers).sum(0, keepdims=True)
+    def score(self, targets: Any, answers: Any) -> dict[str, float]:
+        sums = self._sums(targets, answers).sum(0, keepdims=True)
         return {name: float(values[0]) for name, values in _ratios(sums).items()}
 
-    def intervals(self, golds: Any, answers: Any) -> Mapping[str, tuple[float, float]]:
-        return bootstrap.intervals(self._sums(golds, answers), _ratios)
+    def intervals(self, targets: Any, answers: Any) -> Mapping[str, tuple[float, float]]:
+        return bootstrap.intervals(self._sums(targets, answers), _ratios)
 
-    def _sums(self, golds: Any, answers: Any) -> Array:
+    def _sums(self, targets: Any, answers: Any) -> Array:
         """By row: for each label whether it was right, said and gold; and whether all of them were right."""
-        gold, said = self._matrix(golds), np.asarray(answers, dtype=bool)
-        unknown = np.array([[len(set(row) - set(self.labels))] for row in golds])
+        gold, said = self._matrix(targets), np.asarray(answers, dtype=bool)
+        unknown = np.array([[len(set(row) - set(self.labels))] for row in targets])
         whole = (gold == said).all(-1, keepdims=True) & (unknown == 0)
         return np.concatenate([gold & said, said, gold, unknown, whole, np.ones_like(whole)], axis=1).astype(np.float64)
 

@@ -17,15 +17,15 @@ from torch import Tensor
 
 from adaptree.core import invertible
 from adaptree.core.bottleneck import truncated_normal
-from adaptree.data.encode import Encoder, Row
+from adaptree.data.encode import Encoder, Encoding
 from adaptree.errors import UsageError
-from adaptree.kinds.kind import Kind, Out, Unit
+from adaptree.kinds import bootstrap
+from adaptree.kinds.kind import Example, Kind, Out
 from adaptree.methods import Params
 from adaptree.methods.pfeiffer import coupling
-from adaptree.scoring import bootstrap
 
 if TYPE_CHECKING:
-    from adaptree.task import Record
+    from adaptree.tasks.task import Record
 
 Array = np.ndarray[Any, Any]
 TOP = 5
@@ -62,7 +62,7 @@ class Mlm(Kind):
 
     name: ClassVar[str] = "mlm"
     reads_tokens: ClassVar[bool] = True
-    draws: ClassVar[bool] = True
+    resamples: ClassVar[bool] = True
     vocabulary: int
     mask_id: int
     words: tuple[str, ...] = field(default=(), compare=False, repr=False)
@@ -74,25 +74,25 @@ class Mlm(Kind):
     def width(self) -> int:
         return self.vocabulary
 
-    def units(self, encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Unit]:
+    def examples(self, encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Example]:
         room = max(1, encoder.room(max_length, pair=False))
         before = len(encoder.frame(pair=False).before)
         found = []
         for text, pieces in zip(inputs, encoder.pieces(list(inputs)), strict=True):
             words = _words(text, pieces.spans)
-            unit = []
+            example = []
             for start in range(0, max(1, len(pieces.ids)), room):
                 ids = pieces.ids[start : start + room]
                 places = before + np.arange(len(ids))
-                unit.append(encoder.row(ids, at=Hidden(places, ids, words[start : start + room])))
-            found.append(unit)
+                example.append(encoder.row(ids, at=Hidden(places, ids, words[start : start + room])))
+            found.append(example)
         return found
 
-    def drawn(self, units: Sequence[Unit], seed: int | None) -> list[Unit]:
-        """The same units with pieces hidden: by `seed`, or with none by what each row is."""
-        return [[self._hide(row, seed, number) for row in unit] for number, unit in enumerate(units)]
+    def resampled(self, examples: Sequence[Example], seed: int | None) -> list[Example]:
+        """The same examples with pieces hidden: by `seed`, or with none by what each row is."""
+        return [[self._hide(row, seed, number) for row in example] for number, example in enumerate(examples)]
 
-    def _hide(self, row: Row, seed: int | None, number: int) -> Row:
+    def _hide(self, row: Encoding, seed: int | None, number: int) -> Encoding:
         at: Hidden = row.at
         asked = np.flatnonzero(at.pieces == self.mask_id)
         if len(asked):  # a user's own mask: that is what is to be said
@@ -120,7 +120,7 @@ class Mlm(Kind):
         }
 
     def run(
-        self, hidden: Tensor, mask: Tensor, rows: Sequence[Row], v: Params, pooling: str, embeddings: Tensor
+        self, hidden: Tensor, mask: Tensor, rows: Sequence[Encoding], v: Params, pooling: str, embeddings: Tensor
     ) -> Out:
         """For each hidden place its loss and whether the likeliest piece is right; without gradients also the TOP."""
         sizes = [len(row.at.places) for row in rows]
@@ -138,25 +138,25 @@ class Mlm(Kind):
             out.append(torch.cat([said, likely.indices.float(), likely.values], -1))
         return out
 
-    def loss(self, out: Out, units: Sequence[Unit], golds: Any, weights: Tensor | None = None) -> Tensor:
-        parts = [torch.cat(part)[:, 0] for part in _by_unit(out, units)]
+    def loss(self, out: Out, examples: Sequence[Example], targets: Any, weights: Tensor | None = None) -> Tensor:
+        parts = [torch.cat(part)[:, 0] for part in _by_unit(out, examples)]
         return torch.stack([part.mean() if len(part) else part.sum() for part in parts])
 
-    def answers(self, out: Out, units: Sequence[Unit]) -> list[tuple[float, int, int]]:
+    def decode(self, out: Out, examples: Sequence[Example]) -> list[tuple[float, int, int]]:
         """Of each input: the sum of its losses, how many pieces were right, how many there were."""
-        parts = [torch.cat(part)[:, :2].double() for part in _by_unit(out, units)]
+        parts = [torch.cat(part)[:, :2].double() for part in _by_unit(out, examples)]
         return [(float(part[:, 0].sum()), int(part[:, 1].sum()), len(part)) for part in parts]
 
-    def changed(self, exact: Out, out: Out, units: Sequence[Unit]) -> int:
-        both = zip(_by_unit(exact, units), _by_unit(out, units), strict=True)
+    def changed(self, exact: Out, out: Out, examples: Sequence[Example]) -> int:
+        both = zip(_by_unit(exact, examples), _by_unit(out, examples), strict=True)
         return sum(not torch.equal(torch.cat(a)[:, 2], torch.cat(b)[:, 2]) for a, b in both)
 
     def predictions(
-        self, out: Out, units: Sequence[Unit], inputs: Sequence[Any], min_score: float | None
+        self, out: Out, examples: Sequence[Example], inputs: Sequence[Any], min_score: float | None
     ) -> list[Filled]:
         found = []
-        for part, unit in zip(_by_unit(out, units), units, strict=True):
-            own = any((row.ids[row.at.places] == self.mask_id).all() and len(row.at.places) for row in unit)
+        for part, example in zip(_by_unit(out, examples), examples, strict=True):
+            own = any((row.ids[row.at.places] == self.mask_id).all() and len(row.at.places) for row in example)
             rows = torch.cat(part)
             top = (rows.shape[-1] - 2) // 2
             fills = [
@@ -166,15 +166,15 @@ class Mlm(Kind):
                 ]
                 for line in rows
             ]
-            asked = all((row.at.pieces == self.mask_id).all() for row in unit) and own
+            asked = all((row.at.pieces == self.mask_id).all() for row in example) and own
             perplexity = None if asked or not len(rows) else float(rows[:, 0].double().mean().exp())
             found.append(Filled(fills if asked else [], perplexity))
         return found
 
-    def score(self, golds: Any, answers: Any) -> dict[str, float]:
+    def score(self, targets: Any, answers: Any) -> dict[str, float]:
         return {name: float(values[0]) for name, values in _ratios(_sums(answers).sum(0, keepdims=True)).items()}
 
-    def intervals(self, golds: Any, answers: Any) -> Mapping[str, tuple[float, float]]:
+    def intervals(self, targets: Any, answers: Any) -> Mapping[str, tuple[float, float]]:
         return bootstrap.intervals(_sums(answers), _ratios)
 
     def inputs(self, inputs: Any, record: Record) -> list[Any]:
@@ -200,10 +200,10 @@ def _said(x: Tensor, gold: Tensor, v: Params, embeddings: Tensor) -> tuple[Tenso
     ), logits
 
 
-def _by_unit(out: Out, units: Sequence[Unit]) -> list[list[Tensor]]:
+def _by_unit(out: Out, examples: Sequence[Example]) -> list[list[Tensor]]:
     assert isinstance(out, list)
-    ends = np.cumsum([len(unit) for unit in units]).tolist()
-    return [out[end - len(unit) : end] for unit, end in zip(units, ends, strict=True)]
+    ends = np.cumsum([len(example) for example in examples]).tolist()
+    return [out[end - len(example) : end] for example, end in zip(examples, ends, strict=True)]
 
 
 def _words(text: str, spans: Array) -> Array:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from adaptree.errors import UsageError
 from adaptree.kinds import windows
-from adaptree.kinds.kind import Out, Prediction, Unit, as_tensor
+from adaptree.kinds.kind import Example, Out, Prediction, as_tensor
 from adaptree.kinds.windows import Windowed
 
 
@@ -25,31 +25,31 @@ class Regress(Windowed):
     windows: bool = False
     """Whether a long text is read whole, in windows of which the mean counts, and not cut."""
 
-    def _means(self, out: Out, units: Sequence[Unit]) -> Tensor:
+    def _means(self, out: Out, examples: Sequence[Example]) -> Tensor:
         assert isinstance(out, Tensor)
-        return windows.means(out, units) if self.windows else out
+        return windows.means(out, examples) if self.windows else out
 
     @property
     def width(self) -> int:
         return 1
 
-    def loss(self, out: Out, units: Sequence[Unit], golds: Any, weights: Tensor | None = None) -> Tensor:
-        out = self._means(out, units)
-        return (out.squeeze(-1) - (as_tensor(golds, out) - self.mean) / self.std) ** 2
+    def loss(self, out: Out, examples: Sequence[Example], targets: Any, weights: Tensor | None = None) -> Tensor:
+        out = self._means(out, examples)
+        return (out.squeeze(-1) - (as_tensor(targets, out) - self.mean) / self.std) ** 2
 
-    def answers(self, out: Out, units: Sequence[Unit]) -> np.ndarray[Any, Any]:
-        return (self._means(out, units).double().squeeze(-1) * self.std + self.mean).numpy()
+    def decode(self, out: Out, examples: Sequence[Example]) -> np.ndarray[Any, Any]:
+        return (self._means(out, examples).double().squeeze(-1) * self.std + self.mean).numpy()
 
-    def changed(self, exact: Out, out: Out, units: Sequence[Unit]) -> int:
+    def changed(self, exact: Out, out: Out, examples: Sequence[Example]) -> int:
         """Those that move by more than a tenth of the targets' standard deviation."""
-        return int(((self._means(exact, units) - self._means(out, units)).abs() > 0.1).sum())
+        return int(((self._means(exact, examples) - self._means(out, examples)).abs() > 0.1).sum())
 
     def predictions(
-        self, out: Out, units: Sequence[Unit], inputs: Sequence[Any], min_score: float | None
+        self, out: Out, examples: Sequence[Example], inputs: Sequence[Any], min_score: float | None
     ) -> list[Prediction]:
         if min_score is not None:
             raise UsageError("a regression has no score to abstain by.", hint="Leave --min-score out.")
-        return [Prediction(value=value) for value in self.answers(out, units).tolist()]
+        return [Prediction(value=value) for value in self.decode(out, examples).tolist()]
 
     def extra(self) -> dict[str, Any]:
         return {"mean": self.mean, "std": self.std} | ({"windows": True} if self.windows else {})

@@ -16,11 +16,11 @@ from torch import Tensor
 from adaptree.data.encode import Encoder
 from adaptree.data.forms.tag import PLAIN, entities, words_of
 from adaptree.errors import UsageError
-from adaptree.kinds.kind import MOST_ROWS, Kind, Out, Unit
-from adaptree.scoring import entities as scoring
+from adaptree.kinds import entities as scoring
+from adaptree.kinds.kind import MOST_ROWS, Example, Kind, Out
 
 if TYPE_CHECKING:
-    from adaptree.task import Record
+    from adaptree.tasks.task import Record
 
 Array = np.ndarray[Any, Any]
 
@@ -73,7 +73,7 @@ class Tagged:
 
 @dataclass(frozen=True)
 class Tag(Kind):
-    """Its golds and answers are lists of tags: IOB2, or plain ones where the training file's have no prefixes."""
+    """Its targets and answers are lists of tags: IOB2, or plain ones where the training file's have no prefixes."""
 
     name: ClassVar[str] = "tag"
     reads_tokens: ClassVar[bool] = True
@@ -95,64 +95,66 @@ class Tag(Kind):
     def plain(self) -> bool:
         return self.scheme == PLAIN
 
-    def units(self, encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Unit]:
+    def examples(self, encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Example]:
         """Windows of an input's words, each word answered by the window that shows most of what is around it."""
         room = max(1, encoder.room(max_length, pair=False))
         spelled = [_spelled(given, _spaced(encoder)) for given in inputs]
         pieces = _pieces(encoder, spelled, room)
         return [self._windows(encoder, [pieces[word] for word in words], room) for words in spelled]
 
-    def _windows(self, encoder: Encoder, words: Sequence[tuple[Array, bool]], room: int) -> Unit:
+    def _windows(self, encoder: Encoder, words: Sequence[tuple[Array, bool]], room: int) -> Example:
         ends = np.cumsum([0] + [len(ids) for ids, _ in words])  # where each word's pieces begin, and the last one's end
         ids = np.concatenate([np.zeros(0, dtype=np.int32), *(ids for ids, _ in words)])
         cut = np.array([cut for _, cut in words], dtype=bool)
         spans = windows(ends, room)
         before = len(encoder.frame(pair=False).before)
-        unit: Unit = []
+        example: Example = []
         for (start, end), (first, behind) in zip(spans, answered(ends, spans), strict=True):
             at = Answered(first, before + ends[first:behind] - ends[start])
             row = encoder.row(ids[ends[start] : ends[end]], at=at)
-            unit.append(row._replace(truncated=bool(cut[start:end].any())))
-        return unit
+            example.append(row._replace(truncated=bool(cut[start:end].any())))
+        return example
 
-    def for_training(self, unit: Unit, gold: Any) -> Unit:
+    def for_training(self, example: Example, gold: Any) -> Example:
         """All of them, for `drawn` to choose from."""
-        return unit
+        return example
 
-    def drawn(self, units: Sequence[Unit], seed: int | None) -> Sequence[Unit]:
+    def resampled(self, examples: Sequence[Example], seed: int | None) -> Sequence[Example]:
         """In training some windows of a long input, other ones in each step, so that all of it is learned from."""
         if seed is None:
-            return units
+            return examples
         rng = np.random.default_rng(seed)
-        return [_some(unit, rng) if len(unit) > MOST_ROWS else unit for unit in units]
+        return [_some(example, rng) if len(example) > MOST_ROWS else example for example in examples]
 
-    def loss(self, out: Out, units: Sequence[Unit], golds: Any, weights: Tensor | None = None) -> Tensor:
+    def loss(self, out: Out, examples: Sequence[Example], targets: Any, weights: Tensor | None = None) -> Tensor:
         """The mean over the words that the rows answer, which in training need not be all of an input's."""
-        logits = self._logits(out, units)
+        logits = self._logits(out, examples)
         position = {label: i for i, label in enumerate(self.labels)}
-        targets: list[int] = []
-        for unit, gold in zip(units, golds, strict=True):
-            for first, places in (row.at for row in unit):
-                targets += [position.get(tag, UNSEEN) for tag in gold[first : first + len(places)]]
-        target = torch.tensor(targets, dtype=torch.long, device=logits.device)
-        of = torch.repeat_interleave(torch.tensor([_words(unit) for unit in units], dtype=torch.long)).to(logits.device)
+        wanted: list[int] = []
+        for example, gold in zip(examples, targets, strict=True):
+            for first, places in (row.at for row in example):
+                wanted += [position.get(tag, UNSEEN) for tag in gold[first : first + len(places)]]
+        target = torch.tensor(wanted, dtype=torch.long, device=logits.device)
+        of = torch.repeat_interleave(torch.tensor([_words(example) for example in examples], dtype=torch.long)).to(
+            logits.device
+        )
         each = F.cross_entropy(logits, target, ignore_index=UNSEEN, reduction="none")
-        total = each.new_zeros(len(units)).index_add(0, of, each)
-        count = each.new_zeros(len(units)).index_add(0, of, (target != UNSEEN).to(each.dtype))
+        total = each.new_zeros(len(examples)).index_add(0, of, each)
+        count = each.new_zeros(len(examples)).index_add(0, of, (target != UNSEEN).to(each.dtype))
         return total / count.clamp(min=1)
 
-    def answers(self, out: Out, units: Sequence[Unit]) -> list[list[str]]:
-        return [[self.labels[i] for i in path.tolist()] for path, _ in self._paths(out, units)]
+    def decode(self, out: Out, examples: Sequence[Example]) -> list[list[str]]:
+        return [[self.labels[i] for i in path.tolist()] for path, _ in self._paths(out, examples)]
 
-    def changed(self, exact: Out, out: Out, units: Sequence[Unit]) -> int:
-        return sum(map(list.__ne__, self.answers(exact, units), self.answers(out, units)))
+    def changed(self, exact: Out, out: Out, examples: Sequence[Example]) -> int:
+        return sum(map(list.__ne__, self.decode(exact, examples), self.decode(out, examples)))
 
     def predictions(
-        self, out: Out, units: Sequence[Unit], inputs: Sequence[Any], min_score: float | None
+        self, out: Out, examples: Sequence[Example], inputs: Sequence[Any], min_score: float | None
     ) -> list[Tagged]:
         """With `min_score`, entities that are less sure are left out, and their words are outside of any."""
         found = []
-        for given, (path, scores) in zip(inputs, self._paths(out, units), strict=True):
+        for given, (path, scores) in zip(inputs, self._paths(out, examples), strict=True):
             tags: list[str] = [self.labels[i] for i in path.tolist()]
             told: list[str | None] = list(tags)
             spans = [(tag, i, i + 1) for i, tag in enumerate(tags) if tag != "O"] if self.plain else entities(tags)
@@ -166,11 +168,11 @@ class Tag(Kind):
             found.append(Tagged(told, given["tokens"], some))
         return found
 
-    def score(self, golds: Any, answers: Any) -> dict[str, float]:
-        return scoring.score(golds, answers, plain=self.plain)
+    def score(self, targets: Any, answers: Any) -> dict[str, float]:
+        return scoring.score(targets, answers, plain=self.plain)
 
-    def intervals(self, golds: Any, answers: Any) -> Mapping[str, tuple[float, float]]:
-        return scoring.intervals(golds, answers, plain=self.plain)
+    def intervals(self, targets: Any, answers: Any) -> Mapping[str, tuple[float, float]]:
+        return scoring.intervals(targets, answers, plain=self.plain)
 
     def inputs(self, inputs: Any, record: Record) -> list[Any]:
         """Each input is a text, which is split into words, or a list of words."""
@@ -179,22 +181,22 @@ class Tag(Kind):
     def extra(self) -> dict[str, Any]:
         return {"scheme": self.scheme}
 
-    def _logits(self, out: Out, units: Sequence[Unit]) -> Tensor:
+    def _logits(self, out: Out, examples: Sequence[Example]) -> Tensor:
         """What the head gives for each word, (words, labels), at its first piece in the window that answers it."""
         assert isinstance(out, list)
         if not out:
             return torch.zeros(0, self.width)
-        rows = [row for unit in units for row in unit]
+        rows = [row for example in examples for row in example]
         starts = np.cumsum([0] + [len(part) for part in out[:-1]])
         at = np.concatenate([start + row.at.places for start, row in zip(starts, rows, strict=True)])
         return torch.cat(out)[torch.from_numpy(at).to(out[0].device)]
 
-    def _paths(self, out: Out, units: Sequence[Unit]) -> Iterator[tuple[Array, Array]]:
+    def _paths(self, out: Out, examples: Sequence[Example]) -> Iterator[tuple[Array, Array]]:
         """The best tags of each input's words, as positions in the labels, and their probabilities."""
-        logp = self._logits(out, units).double().log_softmax(-1).numpy()
+        logp = self._logits(out, examples).double().log_softmax(-1).numpy()
         start = 0
-        for unit in units:
-            mine = logp[start : start + _words(unit)]
+        for example in examples:
+            mine = logp[start : start + _words(example)]
             path = mine.argmax(1) if self.plain else decode(mine, self.labels)
             yield path, np.exp(mine[np.arange(len(mine)), path])
             start += len(mine)
@@ -258,12 +260,12 @@ def _penalties(labels: tuple[str, ...]) -> tuple[Array, Array]:
     return np.where(inside, -np.inf, 0.0), np.where(inside & ~goes_on, -np.inf, 0.0)
 
 
-def _some(unit: Unit, rng: np.random.Generator) -> Unit:
-    return [unit[i] for i in np.sort(rng.choice(len(unit), MOST_ROWS, replace=False))]
+def _some(example: Example, rng: np.random.Generator) -> Example:
+    return [example[i] for i in np.sort(rng.choice(len(example), MOST_ROWS, replace=False))]
 
 
-def _words(unit: Unit) -> int:
-    return sum(len(row.at.places) for row in unit)
+def _words(example: Example) -> int:
+    return sum(len(row.at.places) for row in example)
 
 
 def _spaced(encoder: Encoder) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from adaptree.data.encode import Encoder
 from adaptree.errors import UsageError
-from adaptree.kinds.kind import Kind, Unit
+from adaptree.kinds.kind import Example, Kind
 
 OVERLAP = 8
 """A window shares one part in this many with the next one."""
@@ -26,11 +26,11 @@ class Windowed(Kind):
     def single(self) -> bool:
         return not self.windows
 
-    def units(self, encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Unit]:
-        return (units if self.windows else super().units)(encoder, inputs, max_length)
+    def examples(self, encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Example]:
+        return (examples if self.windows else super().examples)(encoder, inputs, max_length)
 
 
-def units(encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Unit]:
+def examples(encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Example]:
     """Rows that hold each text whole."""
     if any(not isinstance(text, str) for text in inputs):
         raise UsageError("windows are for single texts, and this task takes pairs.", hint="Leave out --windows.")
@@ -44,13 +44,13 @@ def units(encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Unit
     return found
 
 
-def votes(out: Tensor, units: Sequence[Unit]) -> Tensor:
+def votes(out: Tensor, examples: Sequence[Example]) -> Tensor:
     """The logarithm of each input's mean probabilities over its windows, (n, labels)."""
-    parts = out.log_softmax(-1).split([len(unit) for unit in units])  # type: ignore[no-untyped-call]
+    parts = out.log_softmax(-1).split([len(example) for example in examples])  # type: ignore[no-untyped-call]
     return torch.stack([part.logsumexp(0) - math.log(len(part)) for part in parts]) if parts else out
 
 
-def means(out: Tensor, units: Sequence[Unit]) -> Tensor:
+def means(out: Tensor, examples: Sequence[Example]) -> Tensor:
     """Each input's mean over its windows, (n, width)."""
-    parts = out.split([len(unit) for unit in units])  # type: ignore[no-untyped-call]
+    parts = out.split([len(example) for example in examples])  # type: ignore[no-untyped-call]
     return torch.stack([part.mean(0) for part in parts]) if parts else out

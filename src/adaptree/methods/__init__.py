@@ -15,7 +15,7 @@ from adaptree.methods.houlsby import Houlsby
 from adaptree.methods.ia3 import Ia3
 from adaptree.methods.lora import Lora
 from adaptree.methods.lt_sft import LotteryTicket, RandomTicket
-from adaptree.methods.method import METHODS, Action, Before, Closing, Entry, Method, Params, Plan, Step, parse
+from adaptree.methods.method import METHODS, Action, Before, BeforeNorm, Entry, Method, Params, Plan, Step, parse
 from adaptree.methods.norms import Head, Norms
 from adaptree.methods.pal import Pal
 from adaptree.methods.parallel import HoulsbyMultiplicative, HoulsbyParallel, Parallel, ScaledParallel
@@ -33,8 +33,8 @@ __all__ = [
     "Action",
     "Bapna",
     "Before",
+    "BeforeNorm",
     "BitFit",
-    "Closing",
     "DiffPruning",
     "Entry",
     "Full",

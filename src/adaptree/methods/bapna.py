@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from adaptree.methods.bottleneck import Bottleneck
 from adaptree.methods.method import Action, Entry, Params, part
-from adaptree.sites import Sites
+from adaptree.models.sites import Sites
 
 if TYPE_CHECKING:
     import torch

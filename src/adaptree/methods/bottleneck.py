@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from adaptree.errors import MethodError
 from adaptree.methods import norms
 from adaptree.methods.method import Action, Entry, Method, Params, check_choice, check_number, part, warn_if_wide
-from adaptree.sites import Norm, Site, Sites
+from adaptree.models.sites import Norm, Site, Sites
 
 if TYPE_CHECKING:
     import torch

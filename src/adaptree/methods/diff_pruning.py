@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from adaptree.errors import MethodError
 from adaptree.methods.method import Params, check_number
 from adaptree.methods.sparse import DELTA, POSITIONS, VALUES, Cut
-from adaptree.sites import Sites
+from adaptree.models.sites import Sites
 
 if TYPE_CHECKING:
     import torch

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from adaptree.errors import MethodError
-from adaptree.methods.method import Closing, Entry, Method, Params, check_number, digest_of, part
+from adaptree.methods.method import BeforeNorm, Entry, Method, Params, check_number, digest_of, part
 from adaptree.methods.pfeiffer import Pfeiffer
 from adaptree.methods.variants import HoulsbyFeedforward
-from adaptree.sites import Site, Sites
+from adaptree.models.sites import Site, Sites
 
 if TYPE_CHECKING:
     import torch
@@ -111,7 +111,7 @@ class Fusion(Method):
             p = part(v, site.name)
             path = site.path if site.path in plans[0] else str(site.closing)
             steps: list[Any] = [plans[i][path] for i in self._distinct]
-            put = self._beside if isinstance(steps[0], Closing) else self._after
+            put = self._beside if isinstance(steps[0], BeforeNorm) else self._after
             plan[path] = put(site.layer, steps, p)
         return plan
 
@@ -120,11 +120,11 @@ class Fusion(Method):
         """The adapters that are computed: of equal ones the first."""
         return sorted(set(self._same))
 
-    def _beside(self, layer: int, steps: Sequence[Closing], p: Mapping[str, Tensor]) -> Closing:
+    def _beside(self, layer: int, steps: Sequence[BeforeNorm], p: Mapping[str, Tensor]) -> BeforeNorm:
         def change(r: Tensor, h: Tensor) -> Tensor:
             return self._fused(layer, h, [step.changes[0](r, h) for step in steps], p)
 
-        return Closing(change)
+        return BeforeNorm(change)
 
     def _after(self, layer: int, steps: Sequence[Any], p: Mapping[str, Tensor]) -> Any:
         return lambda module, args, h: self._fused(layer, h, [step(module, args, h) for step in steps], p)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from adaptree.errors import MethodError
 from adaptree.methods.lora import check_rows
 from adaptree.methods.method import Action, Before, Method, Params, check_number
-from adaptree.sites import Linear, Sites
+from adaptree.models.sites import Linear, Sites
 
 if TYPE_CHECKING:
     import torch

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from adaptree.errors import MethodError, near
 from adaptree.methods.method import Action, Before, Method, Params, check_number, warn_if_wide
-from adaptree.sites import Linear, Sites
+from adaptree.models.sites import Linear, Sites
 
 if TYPE_CHECKING:
     import torch

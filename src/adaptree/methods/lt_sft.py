@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from adaptree.methods.method import Params
 from adaptree.methods.sparse import DELTA, POSITIONS, VALUES, Cut, universe
-from adaptree.sites import Sites
+from adaptree.models.sites import Sites
 
 if TYPE_CHECKING:
     import torch

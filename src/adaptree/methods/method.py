@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from adaptree.errors import MethodError, near
-from adaptree.sites import Sites, parse_layers
+from adaptree.models.sites import Sites, parse_layers
 
 if TYPE_CHECKING:
     import torch
@@ -40,7 +40,7 @@ class Before:
         self.look = look
 
 
-class Closing(Before):
+class BeforeNorm(Before):
     """What stands beside the sum r that a norm closes: it reads the norm of r, and its branch is added to r.
 
     Of several, each reads what the one before it gives, and adds to the same r (MAD-X, §4.1.2).
@@ -53,8 +53,8 @@ class Closing(Before):
         self.norm = norm or {}
         """A task's own, where it has one; else the base's."""
 
-    def then(self, upper: Closing) -> Closing:
-        return Closing(*self.changes, *upper.changes, norm=self.norm or upper.norm)
+    def then(self, upper: BeforeNorm) -> BeforeNorm:
+        return BeforeNorm(*self.changes, *upper.changes, norm=self.norm or upper.norm)
 
     def read(self, module: nn.Module, r: Tensor) -> Tensor:
         """What the lowest one reads."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from adaptree.errors import MethodError
 from adaptree.methods.method import Action, Before, Method, Params, part
-from adaptree.sites import Norm, Sites
+from adaptree.models.sites import Norm, Sites
 
 if TYPE_CHECKING:
     import torch

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from adaptree.errors import MethodError
 from adaptree.methods.method import Action, Before, Method, Params, check_number, warn_if_wide
-from adaptree.sites import Site, Sites
+from adaptree.models.sites import Site, Sites
 
 if TYPE_CHECKING:
     import torch

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from adaptree.errors import MethodError
 from adaptree.methods.bottleneck import Bottleneck
 from adaptree.methods.method import Action, Before, Entry, Params, check_number, part
-from adaptree.sites import Linear, Site, Sites
+from adaptree.models.sites import Linear, Site, Sites
 
 if TYPE_CHECKING:
     import torch
@@ -79,7 +79,7 @@ class Beside(Bottleneck):
         raise MethodError(
             f"{self.name}: the row of sites for '{sites.architecture}' names no linear map {' or '.join(roles)} of "
             f"layer {site.layer}, so the input of its {site.role} sublayer is not known.",
-            hint=f"Name it in the row: Stack(…, linears={{'{roles[-1]}': '…'}}).",
+            hint=f"Name it in the row: LayerStack(…, linears={{'{roles[-1]}': '…'}}).",
         )
 
 

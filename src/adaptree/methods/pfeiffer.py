@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from adaptree.errors import MethodError
 from adaptree.methods.bottleneck import Bottleneck
-from adaptree.methods.method import Before, Closing, Entry, Inputs, Params, part
-from adaptree.sites import Sites
+from adaptree.methods.method import Before, BeforeNorm, Entry, Inputs, Params, part
+from adaptree.models.sites import Sites
 
 if TYPE_CHECKING:
     import torch
@@ -95,7 +95,7 @@ class Pfeiffer(Bottleneck):
         for site in self._sites(sites):
             if site.closing is not None:
                 del plan[site.path]
-                before = Closing(self._beside(part(v, site.name)), norm=part(v, f"norm.{site.closing}"))
+                before = BeforeNorm(self._beside(part(v, site.name)), norm=part(v, f"norm.{site.closing}"))
                 plan[site.closing] = (before, plan[site.closing]) if site.closing in plan else before  # type: ignore[assignment]
         return plan
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from adaptree.errors import MethodError, TaskCorrupt
 from adaptree.methods.method import Method, Params, check_number
-from adaptree.sites import Sites
+from adaptree.models.sites import Sites
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

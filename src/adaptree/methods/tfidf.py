@@ -10,7 +10,7 @@ import numpy as np
 
 from adaptree.errors import MethodError
 from adaptree.methods.method import Method, Params, check_number
-from adaptree.sites import Sites
+from adaptree.models.sites import Sites
 
 if TYPE_CHECKING:
     import torch

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 from adaptree.errors import MethodError
 from adaptree.methods.houlsby import Houlsby
 from adaptree.methods.method import check_number
-from adaptree.sites import Site
+from adaptree.models.sites import Site
 
 if TYPE_CHECKING:
     import torch

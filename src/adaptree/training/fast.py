@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import torch
 
-from adaptree.base import Base
 from adaptree.data.source import Data
 from adaptree.data.table import Table
 from adaptree.errors import UsageError
 from adaptree.methods import Method, parse
+from adaptree.models.base import Base
 from adaptree.training.precision import quick_at_bf16
 from adaptree.training.settings import Settings, top_layers
 
@@ -36,7 +36,7 @@ def preset(
             f"--fast chooses the layers, and {method} says which.", hint="Leave out --fast, or the layers."
         )
     did = []
-    sites = base.host.sites
+    sites = base.hooked.sites
     top = top_layers(sites.depth)
     if method.outside or method.lowest(sites) or top == sites.depth:
         pass  # the lower layers are left alone already, or there are none

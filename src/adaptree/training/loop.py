@@ -14,24 +14,25 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from adaptree import metrics
-from adaptree.base import Base, forward, infer
 from adaptree.data.batch import epoch as batches_of
-from adaptree.data.encode import Row
+from adaptree.data.encode import Encoding
 from adaptree.errors import Diverged, TrainingError
-from adaptree.host import Host, share, without_dropout
-from adaptree.kinds import Classify, Kind, Out, Unit
+from adaptree.kinds import Classify, Example, Kind, Out, metrics
 from adaptree.kinds.encoded import Encoded
 from adaptree.methods import Method
-from adaptree.training import checkpoint, trunk
-from adaptree.training.crew import Crew
+from adaptree.models import activation_cache
+from adaptree.models.base import Base
+from adaptree.models.cache_files import NotCacheable
+from adaptree.models.forward import forward, infer
+from adaptree.models.hooks import HookedModel, share, without_dropout
+from adaptree.training import checkpoint
+from adaptree.training.distributed import ProcessGroup
 from adaptree.training.interrupt import ctrl_c
 from adaptree.training.optimiser import adamw, set_rate
-from adaptree.training.outcome import Event, Fit, scored
-from adaptree.training.outside import learn
 from adaptree.training.precision import computing_in
+from adaptree.training.result import Event, Fit, scored
 from adaptree.training.settings import Settings, learning_rate
-from adaptree.training.shelf import Unfit
+from adaptree.training.standalone import learn
 from adaptree.training.state import BEST, NOW, State, pack, restore_moments, weights
 
 Array = np.ndarray[Any, Any]
@@ -91,19 +92,19 @@ class _Run:
         self.source, self.train_rows = training
         self.checker, self.validation_rows = validation
         torch.manual_seed(settings.seed)
-        self.host = Host(share(base.host.model), base.host.architecture)
+        self.hooked = HookedModel(share(base.hooked.model), base.hooked.architecture)
         if settings.dropout:
-            self.host.model.train()
+            self.hooked.model.train()
         else:
-            without_dropout(self.host.backbone)
+            without_dropout(self.hooked.backbone)
         self._take(self._birth())
         self.class_weights: Tensor | None = None
         if isinstance(kind, Classify) and settings.class_weights:
-            self.class_weights = kind.balance(np.asarray(self.source.golds(self.train_rows))).to(base.device)
+            self.class_weights = kind.balance(np.asarray(self.source.targets(self.train_rows))).to(base.device)
         self.state = State()
         self.saving = 0.0
         self.stop = False
-        self.crew = Crew(base.device)
+        self.group = ProcessGroup(base.device)
         self.identity = hashlib.sha256(
             repr(
                 (settings.to_dict(), repr(method), base.fingerprint, kind, self.source.table.digest,
@@ -114,7 +115,7 @@ class _Run:
     def _birth(self) -> dict[str, Tensor]:
         """The weights at the very beginning, a function of the seed."""
         generator = torch.Generator().manual_seed(self.settings.seed)
-        born = self.method.init(self.host.sites, self.base.host.backbone, generator)
+        born = self.method.init(self.hooked.sites, self.base.hooked.backbone, generator)
         return born | self.kind.init(self.base.width, generator) | self.base.head_for(self.kind)
 
     def _take(self, v: Mapping[str, Tensor]) -> None:
@@ -127,19 +128,19 @@ class _Run:
         self.best_v = {name: p.detach().clone() for name, p in self.v.items()}
         self.best_out: Out | None = None
         self.best_kind = self.kind
-        self.host.bind(self.method.plan(self.host.sites, self.v))
+        self.hooked.bind(self.method.plan(self.hooked.sites, self.v))
         self._put()
         self.optimiser = adamw(self.method, self.trained, self.settings.weight_decay, self.device_type)
 
     def _put(self) -> None:
-        self.host.swap(self.method.weights(self.host.sites, self.host.frozen, self.v))
+        self.hooked.swap(self.method.weights(self.hooked.sites, self.hooked.frozen, self.v))
 
     def go(self, pressed: Callable[[], bool]) -> Fit:
         """Train to the end, or until it is asked to stop."""
         settings, state = self.settings, self.state
         self.pressed = pressed
         self.clock = time.monotonic() - state.seconds
-        alone = self.crew.size == 1  # a crew stops together, in a step
+        alone = self.group.size == 1  # several processes stop together, in a step
         self._open_trunk(pressed if alone else lambda: False)
         self.saved = time.monotonic()
         while True:
@@ -150,13 +151,13 @@ class _Run:
             skip = state.batch
             seed = (settings.seed, state.epoch, state.stage)[: 3 if state.stage else 2]
             rows = self.source.sampled(self.train_rows, seed)
-            for indices, units in batches_of(rows, self.source.units, settings.batch_size, seed):
+            for indices, examples in batches_of(rows, self.source.examples, settings.batch_size, seed):
                 if skip:
                     skip -= 1
                     continue
                 if settings.max_steps and state.step >= settings.max_steps:
                     break
-                self._step(indices, units)
+                self._step(indices, examples)
                 if self.stop or (alone and pressed()):
                     self.save()
                     return self._fit(finished=False)
@@ -172,15 +173,17 @@ class _Run:
         """Have the layers that never change computed once; where that cannot be, say why."""
         before, begun = self.state.trunk, self.state.step or self.state.epoch or self.state.stage
         try:
-            swapped = self.method.weights(self.host.sites, self.host.frozen, self.v)
-            depth = trunk.depth_for(self.method, self.host, [*self.host.plan, *swapped], self.settings)
-            if self.kind.draws:
-                raise Unfit(f"kind {self.kind.name} draws its inputs anew in every step")
+            swapped = self.method.weights(self.hooked.sites, self.hooked.frozen, self.v)
+            depth = activation_cache.depth_for(self.method, self.hooked, [*self.hooked.plan, *swapped], self.settings)
+            if self.kind.resamples:
+                raise NotCacheable(f"kind {self.kind.name} draws its inputs anew in every step")
             if any(len(source.table) > Encoded.KEEP for source, _ in self.cover):
-                raise Unfit(f"the data has more than {Encoded.KEEP:,} rows")
-            trunk.open_trunk(self.base, self.host, depth, self._inputs, self.settings.trunk, self._note, stopped)
+                raise NotCacheable(f"the data has more than {Encoded.KEEP:,} rows")
+            activation_cache.open_trunk(
+                self.base, self.hooked, depth, self._inputs, self.settings.trunk, self._note, stopped
+            )
             self.state.trunk = depth
-        except Unfit as why:
+        except NotCacheable as why:
             self.state.trunk = 0
             self._note(f"every layer runs in every epoch: {why}.")
         exact = self.settings.trunk != "fp16" and self.precision == "fp32"
@@ -190,8 +193,8 @@ class _Run:
                 hint="Make room in the cache folder, or train without --resume.",
             )
 
-    def _inputs(self) -> list[Row]:
-        return [row for source, rows in self.cover for unit in source.units(rows) for row in unit]
+    def _inputs(self) -> list[Encoding]:
+        return [row for source, rows in self.cover for example in source.examples(rows) for row in example]
 
     def _note(self, text: str) -> None:
         self.on_event({"event": "note", "text": text})
@@ -201,7 +204,7 @@ class _Run:
         state = self.state
         now = {name: p.detach() for name, p in self.v.items()}
         kept = {name: p for name, p in now.items() if name.startswith("head.")}
-        self._take(kept | self.method.advance(self.host.sites, self.host.frozen, now, self._birth()))
+        self._take(kept | self.method.advance(self.hooked.sites, self.hooked.frozen, now, self._birth()))
         state.stage += 1
         state.epoch = state.batch = state.step = state.seen = state.best = 0
 
@@ -216,20 +219,20 @@ class _Run:
         stepped = settings.max_steps is not None and state.step >= settings.max_steps
         return state.epoch >= self.epochs or tired or stepped
 
-    def _step(self, indices: Array, units: list[Unit]) -> None:
+    def _step(self, indices: Array, examples: list[Example]) -> None:
         """One batch: its gradient, a step of the optimiser, and word of it."""
         settings, state = self.settings, self.state
         # Progress counts rows, in the middle of the batch, so that no step has a learning rate of zero.
-        progress = (state.seen + len(units) / 2) / (self.epochs * len(self.train_rows))
+        progress = (state.seen + len(examples) / 2) / (self.epochs * len(self.train_rows))
         if settings.max_steps:
             progress = max(progress, (state.step + 0.5) / settings.max_steps)
         lr = learning_rate(progress, self.lr, settings.warmup)
         set_rate(self.optimiser, lr)
-        loss = self._backward(indices, units)
+        loss = self._backward(indices, examples)
         for name, p in self.trained.items():
             if p.grad is None and name.startswith("head."):  # of a task that has no row in this batch
                 p.grad = torch.zeros_like(p)
-        value, stop = self.crew.add_up(self.trained.values(), [loss, float(self.pressed())])
+        value, stop = self.group.add_up(self.trained.values(), [loss, float(self.pressed())])
         self.stop = bool(stop)
         if not math.isfinite(value):
             raise Diverged(
@@ -241,53 +244,53 @@ class _Run:
         self.optimiser.zero_grad()
         state.batch += 1
         state.step += 1
-        state.seen += len(units)
-        state.tokens += sum(len(row.ids) for unit in units for row in unit)
+        state.seen += len(examples)
+        state.tokens += sum(len(row.ids) for example in examples for row in example)
         state.loss += value
         state.seconds = time.monotonic() - self.clock
         total = self.epochs * len(self.train_rows)
         self.on_event({
             "event": "step", "epoch": state.epoch + 1, "epochs": self.epochs, "step": state.step, "lr": lr,
-            "loss": value / len(units), "seen": state.seen, "total": total,
+            "loss": value / len(examples), "seen": state.seen, "total": total,
             "tokens_per_second": state.tokens / max(state.seconds, 1e-9), "seconds": state.seconds,
         })  # fmt: skip
 
-    def _backward(self, indices: Array, units: list[Unit]) -> float:
+    def _backward(self, indices: Array, examples: list[Example]) -> float:
         """Add this process's share of a batch to the gradients, in parts if asked for; the sum of its losses."""
         value, settings = 0.0, self.settings
-        most = -(-len(units) // self.crew.size)  # of any process: all of them take the same number of parts
-        each = self._at_once(units, most)
-        share = self.crew.share(len(units))
-        indices, units = indices[share], units[share]
+        most = -(-len(examples) // self.group.size)  # of any process: all of them take the same number of parts
+        each = self._at_once(examples, most)
+        share = self.group.share(len(examples))
+        indices, examples = indices[share], examples[share]
         for part, start in enumerate(range(0, most, each)):
             self._chance(part)
             if self.method.dynamic:
                 self._put()
-            if self.crew.rank:
-                self._chance(part, self.crew.rank)  # gates are drawn alike by all, dropout is each one's own
+            if self.group.rank:
+                self._chance(part, self.group.rank)  # gates are drawn alike by all, dropout is each one's own
             here = slice(start, start + each)
-            if not (some := units[here]):
+            if not (some := examples[here]):
                 continue
-            golds = self.source.golds(indices[here])
-            some = [self.kind.for_training(unit, gold) for unit, gold in zip(some, golds, strict=True)]
-            some = list(self.kind.drawn(some, self._number()))
+            targets = self.source.targets(indices[here])
+            some = [self.kind.for_training(example, gold) for example, gold in zip(some, targets, strict=True)]
+            some = list(self.kind.resampled(some, self._number()))
             with computing_in(self.precision, self.device_type):
                 rows = sum(map(len, some))
-                out = forward(self.base, some, self.kind, self.v, self.pooling, batch_size=rows, host=self.host)
+                out = forward(self.base, some, self.kind, self.v, self.pooling, batch_size=rows, hooked=self.hooked)
             # Every input weighs the same, also in a batch that is not full.
-            loss = self.kind.loss(out, some, golds, self.class_weights).sum()
-            penalty = self.method.penalty(self.v) if part == 0 and self.crew.rank == 0 else None
+            loss = self.kind.loss(out, some, targets, self.class_weights).sum()
+            penalty = self.method.penalty(self.v) if part == 0 and self.group.rank == 0 else None
             whole = loss / settings.batch_size if penalty is None else loss / settings.batch_size + penalty
             whole.backward()  # type: ignore[no-untyped-call]
             value += float(loss.detach())
         return value
 
-    def _at_once(self, units: list[Unit], most: int) -> int:
+    def _at_once(self, examples: list[Example], most: int) -> int:
         """How many of a batch's inputs are computed at once, of a process's share of `most`."""
         each = -(-most // self.settings.accumulate)
         if self.settings.most_tokens is None:
             return each
-        longest = max(sum(len(row.ids) for row in unit) for unit in units)
+        longest = max(sum(len(row.ids) for row in example) for example in examples)
         return min(each, max(1, self.settings.most_tokens // longest))
 
     def _chance(self, *more: int) -> None:
@@ -301,8 +304,8 @@ class _Run:
     def _close_epoch(self) -> None:
         """Score the weights on validation, and keep them where they are the best so far."""
         state = self.state
-        out, units = self.evaluate(self.precision)
-        scores, loss, settled = scored(self.kind, self.checker.golds(self.validation_rows), out, units)
+        out, examples = self.evaluate(self.precision)
+        scores, loss, settled = scored(self.kind, self.checker.targets(self.validation_rows), out, examples)
         seen = state.seen - sum(h["rows"] for h in self._course())
         state.epoch += 1
         state.seconds = time.monotonic() - self.clock
@@ -327,28 +330,28 @@ class _Run:
             return bool(new["validation_loss"] < old["validation_loss"])
         return metrics.better(self.metric, new[self.metric], old[self.metric])
 
-    def evaluate(self, precision: str) -> tuple[Out, list[Unit]]:
+    def evaluate(self, precision: str) -> tuple[Out, list[Example]]:
         """The head's output for the validation inputs, with the weights as they are now."""
         v = {name: p.detach() for name, p in self.v.items()}
         if self.method.dynamic:
             with torch.no_grad():
                 self._put()
-        training = self.host.model.training
-        self.host.model.eval()
+        training = self.hooked.model.training
+        self.hooked.model.eval()
         mine = self.validation_rows
         if self.kind.single:  # what has no fixed shape is computed by every process
-            mine = mine[self.crew.share(len(mine))]
-        units = list(self.kind.drawn(self.checker.units(mine), None))
+            mine = mine[self.group.share(len(mine))]
+        examples = list(self.kind.resampled(self.checker.examples(mine), None))
         parts: list[Any] = []
-        for start in range(0, len(units), 4096):
-            some = units[start : start + 4096]
+        for start in range(0, len(examples), 4096):
+            some = examples[start : start + 4096]
             with computing_in(precision, self.device_type):
-                parts.append(infer(self.base, some, self.kind, v, None, self.pooling, host=self.host))
-        self.host.model.train(training)
+                parts.append(infer(self.base, some, self.kind, v, None, self.pooling, hooked=self.hooked))
+        self.hooked.model.train(training)
         if self.kind.reads_tokens:
-            return [part for found in parts for part in found], units
+            return [part for found in parts for part in found], examples
         own = torch.cat(parts) if parts else torch.zeros(0, self.kind.width)
-        return self.crew.gather(own, len(self.validation_rows)) if self.kind.single else own, units
+        return self.group.gather(own, len(self.validation_rows)) if self.kind.single else own, examples
 
     def _fit(self, *, finished: bool) -> Fit:
         """What has come of it until now."""
@@ -357,15 +360,15 @@ class _Run:
         if best and self.precision != "fp32":
             self._answer_in_fp32()
         exact = self.settings.trunk != "fp16" or not self.state.trunk
-        used = {"trunk_depth": self.state.trunk, "processes": self.crew.size, "device": self.base.device}
+        used = {"trunk_depth": self.state.trunk, "processes": self.group.size, "device": self.base.device}
         out = self.best_out if exact and self.kind.single else None
         return Fit(v, self.best_kind, self.state.history, best, self.state.seconds, finished, used, out)
 
     def _answer_in_fp32(self) -> None:
         """What the best weights give in fp32, as the task will; its epoch was scored in less."""
         self._take(self.best_v)
-        self.best_out, units = self.evaluate("fp32")
-        self.best_kind = self.kind.settled(self.best_out, units, self.checker.golds(self.validation_rows))
+        self.best_out, examples = self.evaluate("fp32")
+        self.best_kind = self.kind.calibrated(self.best_out, examples, self.checker.targets(self.validation_rows))
 
     def _save_if_due(self) -> None:
         if (began := time.monotonic()) - self.saved > CHECKPOINT_SECONDS * max(1.0, self.saving):
@@ -375,7 +378,7 @@ class _Run:
 
     def save(self) -> None:
         """Write a checkpoint."""
-        if self.folder is None or self.crew.rank:
+        if self.folder is None or self.group.rank:
             return
         self.state.seconds = time.monotonic() - self.clock
         tensors = pack(self.v, self.best_v, self.optimiser)

@@ -16,13 +16,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from adaptree import metrics
 from adaptree.errors import Diverged, TrainingError, UsageError
+from adaptree.kinds import metrics
 from adaptree.methods import Method, parse
 from adaptree.training import checkpoint
-from adaptree.training.crew import Crew
+from adaptree.training.distributed import ProcessGroup
 from adaptree.training.interrupt import ctrl_c
-from adaptree.training.outcome import Fit
+from adaptree.training.result import Fit
 from adaptree.training.settings import Settings
 
 Event = dict[str, Any]
@@ -74,10 +74,10 @@ def search(
     study = optuna.create_study(direction="maximize")
     halving = Halving()
     study.enqueue_trial({"lr": settings.lr, "size": _given(method, width), "epochs": settings.epochs})
-    crew = Crew(device)
+    group = ProcessGroup(device)
     file = None if folder is None else folder / checkpoint.SEARCH
     key = hashlib.sha256(repr((identity, settings.to_dict())).encode()).hexdigest()
-    done = crew.tell(_read(file, key) if resume and crew.rank == 0 else [])
+    done = group.tell(_read(file, key) if resume and group.rank == 0 else [])
     found: list[Trial] = []
     with ctrl_c() as pressed:
         for number in range(trials):
@@ -91,9 +91,9 @@ def search(
             _tell(optuna, study, asked, trial, sign)
             found.append(trial)
             on_event({"event": "trial", "trials": trials, "metric": settings.metric, **asdict(trial)})
-            if file is not None and kept is None and crew.rank == 0:
+            if file is not None and kept is None and group.rank == 0:
                 _write(file, key, found)
-            if crew.tell(pressed()):
+            if group.tell(pressed()):
                 raise KeyboardInterrupt
     best = _best(found, sign, settings)
     return parse(best.method), replace(settings, lr=best.lr, epochs=best.epochs), found

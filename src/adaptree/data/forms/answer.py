@@ -32,7 +32,7 @@ MOST = 0.8
 
 @dataclass(frozen=True)
 class AnswerForm(Form):
-    """Inputs are {"question", "context"}, golds {"answers": [{"text", "start"}], "id"}, [] where there is no answer."""
+    """Inputs are {"question", "context"}, targets {"answers": [{"text", "start"}], "id"}; [] where there is none."""
 
     kind: ClassVar[str] = "answer"
     needs: ClassVar[str] = "A question, a context, and an answer that stands in it."

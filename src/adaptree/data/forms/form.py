@@ -1,4 +1,4 @@
-"""How the rows of a file become the inputs and the golds of a kind of task."""
+"""How the rows of a file become the inputs and the targets of a kind of task."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Form(ABC):
-    """The form of one file. Inputs and golds are plain JSON values: they are kept as bytes, read back when needed."""
+    """The form of one file. Inputs and targets are plain JSON values: they are kept as bytes, read back when needed."""
 
     kind: ClassVar[str]
     needs: ClassVar[str]

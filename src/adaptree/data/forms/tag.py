@@ -35,7 +35,7 @@ UNSPACED = (
 
 @dataclass(frozen=True)
 class TagForm(Form):
-    """Its inputs are words, with their places where they come from a text; its golds are tags in IOB2, or plain."""
+    """Its inputs are words, with their places where they come from a text; its targets are tags in IOB2, or plain."""
 
     kind: ClassVar[str] = "tag"
     needs: ClassVar[str] = "A word and a tag each: lists in tokens and tags, CoNLL columns, or a text with spans."

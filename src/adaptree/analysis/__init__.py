@@ -1,0 +1,1 @@
+"""Comparisons, experiments, explanations and suggestions."""

@@ -1,0 +1,220 @@
+"""A cell is one method with one setting and one seed, trained in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from adaptree import api
+from adaptree.analysis.compare.files import digest, read, write
+from adaptree.errors import AdaptreeError, TrainingError
+from adaptree.methods import Method, parse
+from adaptree.models.opening import base_of
+
+Event = dict[str, Any]
+Cell = dict[str, Any]
+
+
+def run_all(
+    cells: Sequence[Cell],
+    place: Mapping[str, Any],
+    folder: Path,
+    need_task: bool,
+    retry: bool,
+    on_event: Callable[[Event], None],
+) -> list[Cell]:
+    """Every cell as it stands when it is done or has failed; only those run that have not been."""
+    from adaptree.tasks.store import Store
+
+    store = Store(folder / "store")
+    paths = [folder / "cells" / f"{digest(cell)}.json" for cell in cells]
+
+    def open_(path: Path) -> bool:
+        state = read(path).get("state")
+        lost = state == "done" and need_task and path.stem not in store
+        return lost or not (state == "done" or (state == "failed" and not retry))
+
+    todo = [(path, cell) for path, cell in zip(paths, cells, strict=True) if open_(path)]
+    if len(todo) < len(cells):
+        on_event(_note(f"{len(cells) - len(todo)} of {len(cells)} cells were there already."))
+    took: list[tuple[str, float]] = []
+    for number, (path, cell) in enumerate(todo, 1):
+        rest = [later["method"] for _, later in todo[number - 1 :]]
+        on_event({"event": "cell", "number": number, "cells": len(todo), "left": _left(took, rest), **said(cell)})
+        began = time.monotonic()
+        write(path, {"state": "asked", "asked": cell, "place": {**place, "store": str(store.path.resolve())}})
+        _run(path)
+        ended = read(path)
+        took.append((cell["method"], time.monotonic() - began))
+        if ended["state"] == "failed":
+            on_event(_note(f"{spelled(cell)} failed: {ended['error']}"))
+    return [read(path) for path in paths]
+
+
+def _left(took: Sequence[tuple[str, float]], rest: Sequence[str]) -> float | None:
+    """Seconds that the rest may take: as long as the same method took, else as long as the others did."""
+    if not took:
+        return None
+    usual = statistics.fmean(seconds for _, seconds in took)
+    by = {name: statistics.fmean(s for n, s in took if n == name) for name, _ in took}
+    return sum(by.get(name, usual) for name in rest)
+
+
+def _run(path: Path) -> None:
+    """One cell in a process of its own; whatever becomes of it, its file says so."""
+    log = path.with_suffix(".log")
+    with log.open("wb") as lines:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "adaptree.analysis.compare", str(path)],
+            stdin=subprocess.DEVNULL,
+            stdout=lines,
+            stderr=lines,
+            start_new_session=True,  # Ctrl-C is for us: a cell that it cut short would pass for a finished one
+        )
+        try:
+            code = child.wait()
+        finally:
+            if child.poll() is None:
+                child.kill()
+                child.wait()
+    found = read(path)
+    if found.get("state") == "asked":
+        why = "killed, for want of memory perhaps" if code == -9 else f"its process ended with {code}"
+        write(path, {**found, "state": "failed", "error": f"{why}; see {log.name}"})
+    elif found.get("state") == "done":
+        log.unlink()
+
+
+def run_cell(path: Path) -> None:
+    """Train what a cell's file asks for and write there what came of it; this is what a cell's process does."""
+    cell = read(path)
+    asked, place = cell["asked"], cell["place"]
+    parent = os.getppid()
+
+    def watch(event: Event) -> None:
+        if os.getppid() != parent:
+            raise SystemExit("the comparison was killed, so this cell is not needed.")
+        if event["event"] == "epoch":
+            print({key: value for key, value in event.items() if isinstance(value, int | float | str)}, file=sys.stderr)
+
+    try:
+        found = _train(asked, place, path.stem, watch)
+    except AdaptreeError as error:
+        write(path, {**cell, "state": "failed", "error": str(error)})
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [""])[0]
+        write(path, {**cell, "state": "failed", "error": f"{type(error).__name__}: {first}"})
+        raise
+    else:
+        write(path, {"state": "done", "asked": asked, "found": found, "tests": {}})
+
+
+def _train(asked: Cell, place: Mapping[str, Any], name: str, watch: Callable[[Event], None]) -> dict[str, Any]:
+    from adaptree.tasks.store import Store
+
+    began = time.monotonic()
+    base = base_of(place["base"], asked["device"], asked["threads"], **place["trust"])
+    before = _memory(start=True)
+    settings = {key: value for key, value in asked["settings"].items() if value is not None}
+    method, fast = method_of(asked["method"])
+    bound = api.train(
+        place["files"]["train"],
+        validation=place["files"]["validation"],
+        **place["columns"],
+        name=name,
+        base=base,
+        method=method,
+        fast=fast,
+        store=Store(place["store"]),
+        baselines=False,
+        threads=asked["threads"],
+        on_event=watch,
+        **settings,
+    )
+    peak, record = _memory(), bound.task.record
+    if not record.settings.get("finished", True):
+        raise TrainingError("the run was stopped.", hint="--retry")
+    return {
+        "task": record.reference,
+        "metrics": record.metrics,
+        "intervals": record.intervals,
+        "parameters": record.parameters,
+        "trained_percent": record.trained_percent,
+        "settings": record.settings,
+        "bytes": record.file_bytes,
+        "seconds": record.seconds,
+        "wall_seconds": round(time.monotonic() - began, 3),
+        "base_memory": before,
+        "peak_memory": peak,
+        "memory": None if before is None or peak is None else max(0, peak - before),
+    }
+
+
+def _memory(start: bool = False) -> int | None:
+    """Bytes that this process held at most; with `start`, holds now, and the count begins anew where that can be.
+
+    Not getrusage on Linux: a process inherits there the peak of the one that started it.
+    """
+    try:
+        if start:
+            Path("/proc/self/clear_refs").write_text("5")
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        with contextlib.suppress(ImportError):
+            import resource
+
+            held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            return held if sys.platform == "darwin" else held * 1024
+    return None
+
+
+FAST = " --fast"
+
+
+def method_of(spelling: str | Method) -> tuple[Method, bool]:
+    """A method, and whether its spelling asks for --fast."""
+    fast = isinstance(spelling, str) and spelling.endswith(FAST)
+    return parse(spelling.removesuffix(FAST) if isinstance(spelling, str) else spelling), fast
+
+
+def full_spelling(spelling: str | Method) -> str:
+    method, fast = method_of(spelling)
+    return f"{method}{FAST}" if fast else str(method)
+
+
+def label_of(spelling: str) -> str:
+    """The shortest spelling: houlsby:64 for houlsby(size=64), ia3 for ia3(scale_init=1.0)."""
+    how, fast = method_of(spelling)
+    return f"{_label(how)}{FAST}" if fast else _label(how)
+
+
+def _label(how: Method) -> str:
+    value = getattr(how, how.main, None)
+    if how == type(how)() and (isinstance(value, bool) or not isinstance(value, int)):
+        return how.name
+    short = f"{how.name}:{value:g}" if isinstance(value, float) else f"{how.name}:{value}"
+    with contextlib.suppress(AdaptreeError):
+        return short if value is not None and parse(short) == how else str(how)
+    return str(how)
+
+
+def said(cell: Cell) -> dict[str, Any]:
+    return {"method": label_of(cell["method"]), **{k: cell["settings"][k] for k in ("lr", "epochs", "seed")}}
+
+
+def spelled(cell: Cell) -> str:
+    return ", ".join(
+        f"{key} {value}" if key != "method" else str(value) for key, value in said(cell).items() if value is not None
+    )
+
+
+def _note(text: str) -> Event:
+    return {"event": "note", "text": text}

@@ -1,0 +1,182 @@
+"""A comparison for people: the table, and the figure of score against trained parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from adaptree.analysis.compare.files import writing
+from adaptree.reports import plots
+
+Event = dict[str, Any]
+FLOORS = {"tfidf": "TF-IDF", "majority": "majority class"}
+
+
+def part_of(result: Mapping[str, Any]) -> str:
+    """What methods are judged by in the end: test where there is one."""
+    return "test" if "test" in result["data"] else "validation"
+
+
+def table(result: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The rows to print: every score with its price, and the floors below."""
+    parts = _parts(result)
+    rows = []
+    for row in result["methods"]:
+        shown = {"method": ("● " if row["pareto"] else "  ") + row["label"]}
+        if "scores" in row:
+            rows.append(shown | {part: _score(row["scores"][part]) for part in parts} | _price(row))
+        else:
+            rows.append(dict.fromkeys(titles(result), "") | shown | dict.fromkeys(parts, "failed"))
+    for name, title in FLOORS.items():
+        if not any(row["family"] == name and "scores" in row for row in result["methods"]):
+            scores = {part: f"{result['floors'][name][part]:.4f}" for part in parts}
+            rows.append(dict.fromkeys(titles(result), "") | {"method": f"  {title}"} | scores)
+    return rows
+
+
+def titles(result: Mapping[str, Any]) -> dict[str, str]:
+    """The table's columns."""
+    return {
+        "method": "method",
+        **{part: f"{part} {result['metric']}" for part in _parts(result)},
+        "trained": "trained",
+        "percent": "% of base",
+        "disk": "on disk",
+        "seconds": "seconds",
+        "memory": "memory",
+        "lr": "lr",
+        "epochs": "epochs",
+    }
+
+
+def failures(result: Mapping[str, Any]) -> list[str]:
+    """What failed and why, a line for each method and reason."""
+    lines = []
+    for row in result["methods"]:
+        for error in dict.fromkeys(failed["error"] for failed in row["failed"]):
+            count = sum(failed["error"] == error for failed in row["failed"])
+            lines.append(f"{row['label']}: {count} failed: {error}")
+    return lines
+
+
+def _parts(result: Mapping[str, Any]) -> list[str]:
+    return ["validation", "test"] if part_of(result) == "test" else ["validation"]
+
+
+def _price(row: Mapping[str, Any]) -> dict[str, str]:
+    outside = row["outside"]
+    return {
+        "trained": f"{row['trained']:,}",
+        "percent": "-" if outside else f"{row['trained_percent']:.3f}",
+        "disk": _bytes(row["bytes"]),
+        "seconds": f"{row['seconds']:.1f}",
+        "memory": "-" if row["memory"] is None else _bytes(row["memory"]),
+        "lr": "-" if outside else f"{row['setting']['lr']:g}",
+        "epochs": "-" if outside else f"{row['setting']['epochs']}",
+    }
+
+
+def write_all(result: Mapping[str, Any], folder: Path, on_event: Callable[[Event], None]) -> None:
+    """table.md and the figures; without plotly there is no page to hover over, and a note says so."""
+    with writing(folder / "table.md"):
+        (folder / "table.md").write_text(markdown(result))
+    points = [point(row, result) for row in result["methods"] if "scores" in row and not row["outside"]]
+    if not points:
+        on_event({"event": "note", "text": "no method came through, so there is no figure."})
+        return
+    page = find_spec("plotly") is not None
+    if not page:
+        on_event({"event": "note", "text": "figure.html is left out: pip install 'adaptree[compare]'"})
+    first = next(row for row in result["methods"] if "scores" in row)
+    part, data = part_of(result), result["data"]
+    with writing(folder / "figure.png"):
+        plots.tradeoff(
+            points,
+            lines(result),
+            folder,
+            metric=f"{part} {result['metric'].replace('_', ' ')}",
+            title=f"{result['title']} ({data['train']:,} training rows)",
+            base=first["parameters"]["base"],
+            page=page,
+        )
+
+
+def point(row: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
+    """A method in the figure."""
+    score = row["scores"][part_of(result)]
+    price = _price(row)
+    hover = {f"{result['metric']}, {part}": _score(found) for part, found in row["scores"].items()}
+    hover |= {
+        "trained": f"{price['trained']} parameters, {price['percent']} % of the base",
+        "on disk": price["disk"],
+        "training": f"{price['seconds']} s",
+        "peak memory above the base": price["memory"],
+        "setting": f"lr {price['lr']}, {price['epochs']} epochs",
+        "seeds": str(row["seeds"]),
+    }
+    return {
+        "label": row["label"],
+        "family": row["family"],
+        "trained": row["trained"],
+        "mean": score["mean"],
+        "spread": score["spread"],
+        "front": row["pareto"],
+        "hover": hover,
+    }
+
+
+def lines(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Full fine-tuning, and the floors that a method has to rise above; a tfidf that was asked for is the floor."""
+    part = part_of(result)
+    found = {row["family"]: row["scores"][part]["mean"] for row in result["methods"] if "scores" in row}
+    drawn = [{"name": "full", "label": "full fine-tuning", "mean": found["full"]}] if "full" in found else []
+    floors = {name: scores[part] for name, scores in result["floors"].items()}
+    floors["tfidf"] = found.get("tfidf", floors["tfidf"])
+    return drawn + [{"name": name, "label": title, "mean": floors[name]} for name, title in FLOORS.items()]
+
+
+def markdown(result: Mapping[str, Any]) -> str:
+    """The table as a page, with all that is needed to make it again."""
+    data, heads = result["data"], titles(result)
+    sample = f" of {data['of']:,}, a sample drawn with seed 0" if data["train"] < data["of"] else ""
+    test = f", {data['test']:,} to test" if "test" in data else ""
+    split = "split with seed 0" if data["split_seed"] == 0 else "validated on a file of its own"
+    body = [f"| {' | '.join(row.get(key, '').strip() for key in heads)} |" for row in table(result)]
+    seeds = f"Seeds {', '.join(map(str, result['seeds']))}: mean ± standard deviation."
+    if len(result["seeds"]) == 1:
+        seeds = f"One seed, {result['seeds'][0]}: differences of a point or two say nothing."
+    said = [
+        f"# {result['title']}",
+        "",
+        f"{data['train']:,} rows to train on{sample}, {data['validation']:,} to validate{test}; {split}.",
+        f"{seeds} Settings were chosen on validation before the test file was opened.",
+        "● is on the Pareto front: nothing that trains as few parameters scores better.",
+        "Memory is the peak of a process of its own, above what it held once the base was loaded.",
+        "",
+        f"| {' | '.join(heads.values())} |",
+        f"|{'---|' * len(heads)}",
+        *body,
+        "",
+        *(f"- {line}" for line in failures(result)),
+        "",
+        "![score against trained parameters](figure.png)",
+        "",
+        *([f"Made by `{result['command']}`", ""] if result["command"] else []),
+        f"{result['date']}; " + ", ".join(f"{name} {version}" for name, version in result["versions"].items()),
+    ]
+    return "\n".join(said) + "\n"
+
+
+def _score(found: Mapping[str, Any]) -> str:
+    spread = found["spread"]
+    return f"{found['mean']:.4f}" + ("" if spread is None else f" ± {spread:.4f}")
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "KB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"

@@ -1,0 +1,34 @@
+"""The experiments: each is one file that trains its cells on real data and writes a table, most a figure too.
+
+A cell that is done is kept, and the same command goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from adaptree.analysis.experiments.tasks import Asked
+from adaptree.errors import UsageError, near
+
+ONE_SEED = ("languages", "transfer")
+NAMES = ("comparison", "fast", "fusion", "kinds", "languages", "layers", "transfer")
+
+
+def about(name: str) -> str:
+    """The first line of an experiment's description."""
+    return str(_module(name).__doc__).partition("\n")[0]
+
+
+def run(name: str, data: Path, out: Path, **more: Any) -> str:
+    """Run what is missing of an experiment; the answer is its table. `more` are the further fields of `Asked`."""
+    if name not in NAMES:
+        raise UsageError(f"no experiment '{name}'.", hint=near(name, NAMES) or f"There are: {', '.join(NAMES)}.")
+    if name in ONE_SEED and more.get("seeds") not in (None, 1):
+        raise UsageError(f"the experiment '{name}' is of one seed.", hint="Leave out --seeds.")
+    return str(_module(name).run(Asked(data, out, **more)))
+
+
+def _module(name: str) -> Any:
+    return import_module(f"{__name__}.{name}")

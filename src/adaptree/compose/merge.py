@@ -1,0 +1,83 @@
+"""Several tasks' weights in one model: what happens at each site, in order, and which weights stand where.
+
+At a site the tasks act one after the other, the lower one first. Where two stand beside a norm that closes a layer, the
+upper one reads what the lower one gives and both add to the same sum (MAD-X, §4.1.2). Sparse δs over the same weights
+add up. Any two others that write the same weight, a norm for instance, have no meaning together, and are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from adaptree.errors import CompositionError
+from adaptree.methods import Before, BeforeNorm, Entry, Method, Params, Plan, Step
+from adaptree.models.sites import Sites
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Parts = Sequence[tuple[Method, Params]]
+"""Methods with their weights, from the lowest to the topmost."""
+
+
+def together(sites: Sites, frozen: Params, parts: Parts) -> tuple[Plan, dict[str, Tensor]]:
+    """The plan and the replaced weights of some methods at once."""
+    return plan_of(sites, parts), weights_of(sites, frozen, parts)
+
+
+def weights_of(sites: Sites, frozen: Params, parts: Parts) -> dict[str, Tensor]:
+    """The tensors that stand in the place of the backbone's own; two owners of one are refused."""
+    owners: dict[str, Method] = {}
+    weights: dict[str, Tensor] = {}
+    for method, v in parts:
+        if method.outside and len(parts) > 1:
+            raise CompositionError(f"{method.name} leaves the base alone: there is nothing to put it on.")
+        mine = method.weights(sites, {**frozen, **weights}, v)
+        for name in (*mine, *method.owned(sites, v)):
+            other = owners.setdefault(name, method)
+            if other is not method and not (method.adds and other.adds):
+                raise _clash(other, method, name)
+        weights |= mine
+    return weights
+
+
+def plan_of(sites: Sites, parts: Parts) -> Plan:
+    """What happens where."""
+    steps: dict[str, list[tuple[bool, Step]]] = {}
+    for method, v in parts:
+        replaced = {name.removeprefix("norm.").rpartition(".")[0] for name in v if name.startswith("norm.")}
+        for path, entry in method.plan(sites, v).items():
+            # A task's norm stands in the place of the base's: what acts on its output comes after it.
+            here = [(path not in replaced or isinstance(step, Before), step) for step in steps_of(entry)]
+            steps.setdefault(path, []).extend(here)
+    return {path: _joined(step for _, step in sorted(of, key=_later)) for path, of in steps.items()}
+
+
+def steps_of(entry: Entry) -> tuple[Step, ...]:
+    """What a plan says for a module, as the steps in their order."""
+    return entry if isinstance(entry, tuple) else (entry,)
+
+
+def _later(step: tuple[bool, Step]) -> bool:
+    return step[0]
+
+
+def _joined(steps: Iterable[Step]) -> Entry:
+    """Steps as a plan's entry; those beside a closing norm become one."""
+    found: list[Step] = []
+    for step in steps:
+        before = next((i for i, other in enumerate(found) if isinstance(other, BeforeNorm)), None)
+        if isinstance(step, BeforeNorm) and before is not None:
+            lower = found[before]
+            assert isinstance(lower, BeforeNorm)
+            found[before] = lower.then(step)
+        else:
+            found.append(step)
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+def _clash(first: Method, second: Method, name: str) -> CompositionError:
+    names = f"{first.name} and {second.name}" if first.name != second.name else f"both tasks ({first.name})"
+    hint = "Sparse δs add up (lt_sft, diff_pruning); bottlenecks without norms stack: pfeiffer, houlsby(norms=false)."
+    return CompositionError(f"{names} write the same weight, {name}: together they have no meaning.", hint=hint)

@@ -1,0 +1,117 @@
+"""The base itself: a frozen model with its tokenizer, which tasks are bound to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from torch import Tensor
+
+from adaptree import compose
+from adaptree.compose import Expression, Parallel, Rows, Tasks
+from adaptree.data.batch import collate
+from adaptree.data.encode import Encoder, Encoding
+from adaptree.kinds import Kind
+from adaptree.kinds.kind import as_texts
+from adaptree.kinds.pretrained import words_head
+from adaptree.models.bound import Bound
+from adaptree.models.forward import vectors
+from adaptree.models.hooks import HookedModel
+from adaptree.models.several import ParallelTasks, RowTasks
+
+if TYPE_CHECKING:
+    from adaptree.tasks.task import Task
+
+
+class Base:
+    """One frozen model with its tokenizer. Tasks are bound to it as data; it holds none of them."""
+
+    def __init__(
+        self,
+        name: str,
+        hooked: HookedModel,
+        encoder: Encoder,
+        *,
+        location: str,
+        pooling: str,
+        limit: int,
+        digest: str,
+        device: str = "cpu",
+        folder: Path | None = None,
+    ) -> None:
+        self.name = name
+        self.location = location
+        """What `load_base` finds it by on this machine."""
+        self.hooked = hooked
+        self.encoder = encoder
+        self.pooling = pooling
+        self.limit = limit
+        """The longest input, in tokens."""
+        self.fingerprint = digest
+        self.device = device
+        self._folder = folder
+
+    @property
+    def width(self) -> int:
+        return self.hooked.sites.sites[0].width
+
+    def head_for(self, kind: Kind) -> dict[str, Tensor]:
+        """The head that this base was pretrained with for a kind of task, if it was."""
+        if kind.name != "mlm" or self._folder is None:
+            return {}
+        found = words_head(self._folder)
+        fits = found and found["head.dense.weight"].shape[1] == self.width and len(found["head.bias"]) == kind.width
+        return found if fits else {}
+
+    @property
+    def embeddings(self) -> Tensor:
+        """(words, width), of the frozen base."""
+        backbone: Any = self.hooked.backbone
+        return backbone.get_input_embeddings().weight  # type: ignore[no-any-return]
+
+    def hidden(self, rows: Sequence[Encoding], hooked: HookedModel | None = None) -> tuple[Tensor, Tensor]:
+        """Last hidden states and mask of some encoded rows, in this base or in a tree of it."""
+        inputs = collate(rows, self.encoder.pad_id, self.device)
+        hooked = hooked or self.hooked
+        if hooked.feed is not None:
+            hooked.feed(rows)
+        return hooked.backbone(**inputs).last_hidden_state, inputs["attention_mask"]
+
+    def features(self, inputs: Any, *, batch_size: int = 64) -> Tensor:
+        """(n, width): the vector of each text or pair under no task."""
+        texts = as_texts([inputs] if isinstance(inputs, str) else inputs)
+        with self.hooked.running({}):
+            return vectors(self, texts, self.limit, self.pooling, batch_size, None)
+
+    @overload
+    def bind(self, task: Task, *, on: Sequence[Task] | None = None, int8: bool = False) -> Bound: ...
+    @overload
+    def bind(self, task: str | Expression, *, tasks: Tasks | None = None, int8: bool = False) -> Any: ...
+    def bind(
+        self,
+        task: Task | str | Expression,
+        *,
+        tasks: Tasks | None = None,
+        on: Sequence[Task] | None = None,
+        int8: bool = False,
+    ) -> Any:
+        """The base with this task, or with a composition of some in `tasks`: predicts, and leaves all as they are.
+
+        A `Bound`; for parallel(…) a `ParallelTasks`, for rows(…) a `RowTasks`, which have several answers. `on` puts
+        others below the task, the lowest first, whatever it was trained on. `int8` computes the linear maps of a copy
+        of the base in int8: faster on a CPU, and refused when it changes the predictions.
+        """
+        if isinstance(task, str | Expression):
+            expression, tasks = compose.parse(task), tasks if tasks is not None else {}
+            if isinstance(expression, Parallel | Rows):
+                parts = {repr(part): self.bind(part, tasks=tasks, int8=int8) for part in expression.parts}
+                several = ParallelTasks if isinstance(expression, Parallel) else RowTasks
+                return several(expression, self, parts)
+            return Bound(self, compose.compile_(expression, tasks, self.device), int8=int8)
+        return Bound(self, compose.of_task(task, on=on, device=self.device), int8=int8)
+
+    def __repr__(self) -> str:
+        return (
+            f"Base({self.name}: {self.hooked.sites.architecture}, {self.hooked.sites.depth} layers, {self.width} wide)"
+        )

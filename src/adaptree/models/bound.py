@@ -1,0 +1,186 @@
+"""A base with a task or a composition of tasks on it: what predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from adaptree import compose, kinds
+from adaptree.compose import Composition, Parts
+from adaptree.compose.blocks import Dropped
+from adaptree.core.int8 import quantise
+from adaptree.data.source import Reader, reader_for
+from adaptree.errors import CompositionError, TaskCorrupt, UsageError, WrongBase
+from adaptree.kinds import Example, Out
+from adaptree.kinds.kind import as_texts
+from adaptree.methods import Params, Plan
+from adaptree.models.forward import infer, vectors
+from adaptree.models.hooks import HookedModel, share
+
+if TYPE_CHECKING:
+    from adaptree.models.base import Base
+    from adaptree.tasks.task import Task
+
+INT8_TEXTS, INT8_CHANGED = 256, 0.02
+"""How many texts are answered in fp32 too, and which share of the answers int8 may change."""
+
+
+class Bound:
+    """A base and a composition of tasks on it, of which one answers."""
+
+    def __init__(self, base: Base, composition: Composition, *, int8: bool = False) -> None:
+        if composition.task is None:
+            raise CompositionError(
+                f"{composition.expression!r} is the bare base: it has no task to answer with.",
+                hint="Its vectors are base.features(texts).",
+            )
+        self.base = base
+        self.composition = composition
+        self.task = composition.task
+        for task in composition.tasks:
+            self._check_base(task)
+        self._exact = self._check_int8() if int8 else None
+        self._compared = self._changed = 0
+        self.kind = kinds.for_record(self.task.record, base.encoder)
+        self.truncated = 0
+        """How many texts were longer than the task takes, and cut."""
+        self.method = composition.parts[-1][0]
+        self._v = composition.v
+        if isinstance(self.method, Dropped):
+            self._v = self.method.left(base.hooked.sites, self._v)
+        try:
+            self._plan, self._host = self._place(composition.parts)
+        except KeyError as error:
+            names = " or ".join(f"'{each.record.name}'" for each in composition.tasks)
+            raise TaskCorrupt(f"the task {names} lacks the weight {error}.", hint="Train it again.") from error
+
+    def _check_base(self, task: Task) -> None:
+        record = task.record
+        if record.base.get("fingerprint") != self.base.fingerprint:
+            raise WrongBase(
+                f"the task '{record.name}' was trained on another base, {record.base.get('name')}, "
+                f"not on {self.base.name}.",
+                hint=f"Load the one that it is of: --base {record.base.get('name')}, or where that is.",
+            )
+
+    def _place(self, parts: Parts) -> tuple[Plan | None, HookedModel | None]:
+        """The plan to run on the base itself; or, for methods with weights of their own, a tree that has them."""
+        hooked = self.base.hooked
+        plan, weights = compose.together(hooked.sites, hooked.frozen, parts)
+        if not weights and self._exact is None:
+            return hooked.hook(plan), None
+        tree = HookedModel(share(hooked.model), hooked.architecture)
+        tree.swap(weights)
+        if self._exact is not None and not quantise(tree.backbone):
+            raise UsageError(
+                f"{hooked.sites.architecture} has no linear maps that int8 is for.", hint="Leave out int8."
+            )
+        tree.bind(plan)
+        return None, tree
+
+    @property
+    def guest(self) -> tuple[Plan, Params] | None:
+        """What it does on the base itself; none where it replaces the base's weights, or leaves it alone."""
+        return None if self._plan is None or self.method.outside else (self._plan, self._v)
+
+    @property
+    def spelled(self) -> str:
+        """Its methods, from the lowest to the topmost."""
+        return ", ".join(str(method) for method, _ in self.composition.parts)
+
+    @property
+    def int8(self) -> bool:
+        return self._exact is not None
+
+    def _check_int8(self) -> Bound:
+        """The same task in fp32, which the first answers in int8 are compared with."""
+        if self.base.device != "cpu":
+            raise UsageError("int8 is for processors.", hint="Leave it out, or --device cpu.")
+        exact = Bound(self.base, self.composition)
+        if exact.method.outside:
+            raise UsageError(f"{exact.method.name} does not run in the base.", hint="Leave out int8.")
+        return exact
+
+    def _compare(self, examples: Sequence[Example], out: Out, batch_size: int) -> None:
+        """Answer the first inputs in fp32 too; too many other answers, and int8 is refused."""
+        if self._exact is None or self._compared >= INT8_TEXTS or not examples:
+            return
+        some = examples[: INT8_TEXTS - self._compared]
+        exact = self._exact._compute(some, batch_size)
+        self._compared += len(some)
+        self._changed += self.kind.changed(exact, out[: sum(map(len, some))], some)
+        if self._changed > max(1.0, INT8_CHANGED * self._compared):
+            raise UsageError(
+                f"int8 changes {self._changed:,} of the first {self._compared:,} answers of '{self.task.record.name}'.",
+                hint="Leave it out; this task needs fp32.",
+            )
+
+    def predict(self, inputs: Any, *, min_score: float | None = None, batch_size: int = 64) -> list[Any]:
+        """An answer for each input, in order: a `Prediction` for texts and pairs."""
+        asked = self.kind.inputs(inputs, self.task.record)
+        examples, out = self.run(asked, batch_size)
+        return self.kind.predictions(out, examples, asked, min_score)
+
+    def answer(self, asked: Any, min_score: float | None = None) -> list[Any]:
+        """The same for what `line` and `reader` give."""
+        return self.predict(asked, min_score=min_score)
+
+    def line(self, line: str) -> Any:
+        """One line that a user typed, as an input."""
+        return self.kind.line(line, self.task.record)
+
+    def reader(self, first: Mapping[str, Any], asked: Mapping[str, str | None]) -> Reader:
+        """How the rows of a file become inputs."""
+        return reader_for(self.task.record, first, asked)
+
+    def decode(self, inputs: Any, *, batch_size: int = 64) -> Any:
+        """What is scored against what is right, for each input."""
+        examples, out = self.run(self.kind.inputs(inputs, self.task.record), batch_size)
+        return self.kind.decode(out, examples)
+
+    def logits(self, inputs: Any, *, batch_size: int = 64) -> Tensor:
+        """The head's numbers, (n, labels) where it reads one vector for each input; else all of them end to end.
+
+        The bits do not depend on what else is in the batch.
+        """
+        out = self.run(self.kind.inputs(inputs, self.task.record), batch_size)[1]
+        return out if isinstance(out, Tensor) else torch.cat([part.flatten() for part in (*out, torch.zeros(0))])
+
+    def features(self, inputs: Any, *, batch_size: int = 64) -> Tensor:
+        """(n, width): the vector of each text or pair under this task, as the base pools it."""
+        texts = as_texts([inputs] if isinstance(inputs, str) else inputs)
+        if self.method.outside:
+            raise UsageError(f"{self.method.name} has no vectors in the base.")
+        pooling = self.task.record.pooling or self.base.pooling
+        with nullcontext() if self._plan is None else self.base.hooked.running(self._plan):
+            return vectors(self.base, texts, self.task.record.max_length, pooling, batch_size, self._host)
+
+    def run(self, inputs: list[Any], batch_size: int = 64) -> tuple[list[Example], Out]:
+        """Return the inputs as encoded examples, and the head's output for each of their rows."""
+        if self.method.outside:
+            return [], self.method.logits(self._v, inputs) if inputs else torch.empty(0, self.kind.width)
+        examples = self.read(inputs)
+        out = self._compute(examples, batch_size)
+        self._compare(examples, out, batch_size)
+        return examples, out
+
+    def read(self, inputs: list[Any]) -> list[Example]:
+        """The examples of inputs, before anything is computed."""
+        examples = self.kind.examples(self.base.encoder, inputs, self.task.record.max_length) if inputs else []
+        self.truncated += sum(any(row.truncated for row in example) for example in examples)
+        return list(self.kind.resampled(examples, None))
+
+    def _compute(self, examples: Sequence[Example], batch_size: int) -> Out:
+        pooling = self.task.record.pooling
+        return infer(self.base, examples, self.kind, self._v, self._plan, pooling, batch_size, self._host)
+
+    def __repr__(self) -> str:
+        return f"Bound({self.task!r} on {self.base!r})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return self.task._repr_html_()

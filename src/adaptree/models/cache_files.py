@@ -1,0 +1,133 @@
+"""Where states are kept: one file for a set of inputs, written whole, and the oldest removed to make room."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from adaptree.errors import UsageError
+
+Array = np.ndarray[Any, Any]
+
+
+class NotCacheable(Exception):
+    """Why there is no trunk here; and what would make one possible."""
+
+
+def mapped(path: Path, dtype: np.dtype[Any], total: int) -> Array | None:
+    """The states in a file, which is marked as used; None where it is not there, or not whole."""
+    try:
+        flat = np.memmap(path, dtype=dtype, mode="r")
+    except (FileNotFoundError, ValueError):
+        return None
+    with contextlib.suppress(OSError):  # removed meanwhile, or another user's
+        os.utime(path)
+    return flat if flat.nbytes == total else None
+
+
+def room(folder: Path) -> int:
+    """How many bytes of states may be kept: ADAPTREE_CACHE_BYTES, else 8 GB; at most half of what the disk has left."""
+    said = os.environ.get("ADAPTREE_CACHE_BYTES")
+    try:
+        most = int(float(said)) if said else 8_000_000_000
+        if most < 0:
+            raise ValueError
+    except (ValueError, OverflowError):
+        raise UsageError(f"ADAPTREE_CACHE_BYTES is not a number of bytes: {said!r}.", hint="8e9 is 8 GB.") from None
+    there = next((p for p in (folder, *folder.parents) if p.exists()), Path("/"))
+    kept = sum(map(_bytes, folder.glob("*.states"))) if folder.is_dir() else 0
+    return min(most, (shutil.disk_usage(there).free + kept) // 2)
+
+
+def _bytes(path: Path) -> int:
+    """A file's size; 0 where another process has just removed it."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def sized(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"
+
+
+def reserve(file: IO[bytes], size: int) -> None:
+    """Take the room now: a full disk is an error here, and would be a crash in the middle of a mapped write."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, size)
+    else:
+        file.truncate(size)
+
+
+@contextlib.contextmanager
+def alone(path: Path, stopped: Callable[[], bool] | None = None) -> Iterator[None]:
+    """Hold a lock that dies with its process; where there are no such locks, two may compute the same file.
+
+    One that another process holds is waited for until `stopped`, and not at all without that.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with path.open("a") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if stopped is None:
+                    raise
+            if stopped():
+                raise KeyboardInterrupt
+            time.sleep(0.05)
+        yield
+
+
+def make_room(path: Path, total: int) -> None:
+    """Delete leftovers of killed processes, then the least recently used files, until `total` bytes fit.
+
+    Raise NotCacheable if that many never can.
+
+    Whoever calls holds the lock of `path`. Lock files stay: removing one that another process waits for would let two
+    of them in.
+    """
+    folder = path.parent
+    for stale in (path, path.with_suffix(".partial")):
+        stale.unlink(missing_ok=True)
+    for partial in folder.glob("*.partial"):
+        _remove(partial)
+    if total > (most := room(folder)):
+        raise NotCacheable(
+            f"its states are {sized(total)}, and the cache may take {sized(most)} (ADAPTREE_CACHE_BYTES)"
+        )
+    files = sorted(_ages(folder))
+    kept = sum(size for _, size, _ in files)
+    for _, size, old in files:
+        if kept + total <= most:
+            break
+        if _remove(old):  # whoever has it open goes on with it
+            kept -= size
+
+
+def _ages(folder: Path) -> Iterator[tuple[int, int, Path]]:
+    """When each file of states was last used, and its size."""
+    for path in folder.glob("*.states"):
+        with contextlib.suppress(OSError):
+            stat = path.stat()
+            yield stat.st_mtime_ns, stat.st_size, path
+
+
+def _remove(path: Path) -> bool:
+    """Remove a file unless a process is at it just now; whether it went."""
+    with contextlib.suppress(OSError), alone(path.with_suffix(".lock")):
+        path.unlink()
+        return True
+    return False

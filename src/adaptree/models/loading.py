@@ -1,0 +1,112 @@
+"""Load a base from a folder, the embedded one among them, or from the hub."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from adaptree.data.encode import Encoder
+from adaptree.errors import BaseError
+from adaptree.models import cache_folder
+from adaptree.models.architectures import Architecture
+from adaptree.models.base import Base
+from adaptree.models.embedded import config_of, limit_of, locate
+from adaptree.models.fingerprint import SETTINGS, fingerprint
+from adaptree.models.hooks import HookedModel
+
+os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
+"""oneDNN keeps its last 1,024 kernels, one for each shape that it has met in bf16: some 60 MB that save no time here.
+
+It reads this once, when the first base is loaded."""
+
+
+def load_base(
+    name: str | Path = "minilm",
+    *,
+    architecture: Architecture | None = None,
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
+    device: str = "cpu",
+) -> Base:
+    """Load a base, frozen: 'minilm' (embedded), 'mpnet', a folder, or a name on the Hugging Face hub."""
+    import transformers
+    from safetensors import SafetensorError
+    from transformers.utils import logging
+
+    folder = locate(name, allow_pickle=allow_pickle)
+    says = config_of(folder)
+    logging.disable_progress_bar()
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
+    try:
+        config = transformers.AutoConfig.from_pretrained(str(folder), **options)
+        loader: Any = transformers.T5EncoderModel if config.model_type == "t5" else transformers.AutoModel
+        model, info = loader.from_pretrained(
+            str(folder),
+            dtype=torch.float32,
+            use_safetensors=None if allow_pickle else True,
+            output_loading_info=True,
+            **options,
+        )
+    except (OSError, ValueError, RuntimeError, KeyError, ImportError, SafetensorError) as error:
+        raise BaseError(_reason(name, error), hint=_way_out(error)) from error
+    finally:
+        logging.set_verbosity(verbosity)
+    missing = sorted(key for key in info["missing_keys"] if not key.startswith("pooler"))
+    if missing:
+        raise BaseError(f"the weights in '{folder.name}' lack {len(missing)} of the model's, such as {missing[0]}.")
+    model.requires_grad_(False).eval().to(device)
+    hooked = HookedModel(model, architecture)
+    hooked.probe()
+    files = [path for path in folder.iterdir() if path.suffix in (".safetensors", ".json", ".bin")]
+    encoder = Encoder.load(folder, says, trust_remote_code=trust_remote_code)
+    here = Path(name).expanduser()
+    return Base(
+        here.resolve().name if folder == here else str(name),
+        hooked,
+        encoder,
+        location=str(here.resolve()) if folder == here else str(name),
+        pooling=_pooling(folder) or hooked.sites.pooling,
+        limit=limit_of(says),
+        digest=cache_folder.digest_of(
+            files, f"fingerprint 2 of {torch.float32} {SETTINGS}", lambda: fingerprint(hooked.backbone)
+        ),
+        device=device,
+        folder=folder,
+    )
+
+
+def _reason(name: str | Path, error: Exception) -> str:
+    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return f"the model in '{name}' cannot be loaded: {first}"
+
+
+def _way_out(error: Exception) -> str:
+    text = str(error)
+    if "trust_remote_code" in text:
+        return "It brings code of its own: pass --trust-remote-code if you trust it."
+    if "safetensors" in text:
+        return "Only safetensors is read by default: pass --allow-pickle if you trust the file."
+    return "A folder needs config.json, model.safetensors and tokenizer.json."
+
+
+def _pooling(folder: Path) -> str | None:
+    """What a sentence-embedding model says of itself."""
+    path = folder / "1_Pooling" / "config.json"
+    if not path.is_file():
+        return None
+    try:
+        says = dict(json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise BaseError(
+            f"'{folder.name}/1_Pooling/config.json' cannot be read.", hint="Fetch it again, or remove it."
+        ) from error
+    for key, how in (("pooling_mode_mean_tokens", "mean"), ("pooling_mode_cls_token", "first")):
+        if says.get(key):
+            return how
+    return None

@@ -1,0 +1,132 @@
+"""What is asked for, opened: a base on a device, and a stored task, or a composition of some, on its base."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adaptree.compose import Expression, parse
+from adaptree.errors import CompositionError, UsageError, WrongBase
+from adaptree.tasks.places import bases_of
+from adaptree.tasks.task import Task
+from adaptree.training import distributed
+
+if TYPE_CHECKING:
+    from adaptree.data.encode import Encoder
+    from adaptree.models.base import Base
+    from adaptree.models.bound import Bound
+    from adaptree.tasks.store import Store
+
+REBASED, EVALUATED = "rebased", "evaluated"
+"""In a record's extra: the base that a task comes from. Beside it in the store: that it was scored where it is now."""
+_WARNED: dict[Any, Any] = {}
+
+
+def base_of(base: Base | str | Path, device: str, threads: int | None, **trust: bool) -> Base:
+    """The base that is asked for, loaded unless it is already, with so many threads."""
+    import torch
+
+    from adaptree.models.base import Base
+    from adaptree.models.loading import load_base
+
+    if threads is not None:
+        if threads < 1:
+            raise UsageError(f"threads must be at least 1, not {threads}.")
+        torch.set_num_threads(threads)
+    if isinstance(base, Base):
+        return base
+    return load_base(base, device=_device(device), **trust)  # type: ignore[arg-type]
+
+
+def _device(name: str) -> str:
+    import torch
+
+    if name == "auto":
+        if not torch.cuda.is_available() or os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes"):
+            return "cpu"
+        return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if distributed.size() > 1 else "cuda"
+    try:
+        torch.zeros(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        why = str(error).splitlines()[0][:80]
+        raise UsageError(f"the device '{name}' is not there ({why}).", hint="Try --device cpu.") from error
+    return name
+
+
+def encoder_of(base: Base | str | Path) -> tuple[Encoder, int]:
+    """A base's tokenizer and limit, without loading its weights, or torch."""
+    from adaptree.data.encode import Encoder
+    from adaptree.models.embedded import config_of, limit_of, locate
+
+    if isinstance(base, str | Path):
+        folder = locate(base)
+        config = config_of(folder)
+        return Encoder.load(folder, config), limit_of(config)
+    return base.encoder, base.limit
+
+
+def open_task(
+    store: Store,
+    reference: str | Expression,
+    *,
+    base: Base | str | Path | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
+    int8: bool = False,
+    evaluating: bool = False,
+) -> Bound:
+    """A stored task, or a composition of some, on its base: the one given, else the one that they were trained on.
+
+    parallel(…) and rows(…) become `ParallelTasks` and `RowTasks`, which predict lines and rows as a `Bound` does. A
+    rebased task comes with a warning until it was evaluated, unless that is what it is opened for.
+    """
+    plain = isinstance(reference, str) and not any(mark in reference for mark in "({")
+    tasks = {"": store[str(reference)]} if plain else _named(store, reference)
+    first = next(iter(tasks.values()))
+    if base is None:
+        base = bases_of(store).get(first.record.base["fingerprint"], first.record.base["name"])
+    trust = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
+    opened = base_of(base, device, threads, **trust)
+    bound: Bound = opened.bind(first, int8=int8) if plain else opened.bind(reference, tasks=tasks, int8=int8)
+    if not evaluating:
+        for each in getattr(bound, "parts", {"": bound}).values():
+            _warn_of_rebased(store, each)
+    return bound
+
+
+def _named(store: Store, composition: str | Expression) -> dict[str, Task]:
+    """The tasks that a composition names, which are all of one base."""
+    expression = parse(composition)
+    if not expression.names:
+        raise CompositionError(
+            f"{expression!r} is the bare base: it has no task to answer with.", hint="Name a task in it."
+        )
+    tasks = {name: store[name] for name in expression.names}
+    first, *others = tasks.values()
+    for other in others:
+        if other.record.base["fingerprint"] != first.record.base["fingerprint"]:
+            a, b = first.record, other.record
+            there = shlex.quote(bases_of(store).get(a.base["fingerprint"], a.base["name"]))
+            raise WrongBase(
+                f"'{a.name}' was trained on the base {a.base['name']} and '{b.name}' on another, {b.base['name']}: "
+                f"{expression!r} has no base to run on.",
+                hint=f"Compose tasks of one base, or: adaptree rebase {b.reference} --base {there}",
+            )
+    return tasks
+
+
+def _warn_of_rebased(store: Store, bound: Bound) -> None:
+    """Say which tasks were put into another base and never scored there."""
+    for record in (task.record for task in bound.composition.tasks):
+        marks = store.marks(record.reference) if record.reference in store else ()
+        if REBASED in record.extra and EVALUATED not in marks:
+            text = (
+                f"'{record.name}' was trained on {record.extra[REBASED]['from']} and put into {record.base['name']}, "
+                f"where nobody has scored it yet.  adaptree evaluate {record.reference} DATA"
+            )
+            warnings.warn_explicit(text, UserWarning, "adaptree", 0, registry=_WARNED)

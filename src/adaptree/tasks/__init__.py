@@ -1,0 +1,1 @@
+"""A task as data: its record, its folder on disk, and the store."""

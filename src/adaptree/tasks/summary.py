@@ -1,0 +1,101 @@
+"""A task in one line: what `adaptree list` and `history` show of its record, and when that must be read anew."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from adaptree.errors import AdaptreeError
+from adaptree.tasks.task import RECORD, TENSORS, Record, corrupt, read_record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """A line of `adaptree list`; of a damaged task only the name, the version and the problem are known."""
+
+    name: str
+    version: int
+    versions: int = 1
+    kind: str = ""
+    method: str = ""
+    base: str = ""
+    metric: str = ""
+    score: float | None = None
+    """on the test part, or on validation where there is no test"""
+    trained: int = 0
+    trained_percent: float = 0.0
+    bytes: int = 0
+    created: str = ""
+    problem: str = ""
+
+
+def summarise(folder: Path, name: str, version: int) -> Summary:
+    """A version's summary from its record, or what is wrong with it."""
+    called = f"{name}@{version}"
+    try:
+        record = read_record(folder, called=called)
+        size = _size(folder / TENSORS)
+        if size != record.file_bytes:
+            why = "the file is missing" if size < 0 else f"{size:,} bytes, not {record.file_bytes:,}"
+            raise corrupt(called, TENSORS, why)
+    except AdaptreeError as error:
+        return Summary(name=name, version=version, problem=error.what)
+    metric, score = _main_score(record)
+    return Summary(
+        name=name,
+        version=version,
+        kind=record.kind,
+        method=record.method,
+        base=str(record.base.get("name", "")),
+        metric=metric,
+        score=score,
+        trained=record.parameters.get("trained", 0),
+        trained_percent=record.trained_percent,
+        bytes=record.file_bytes,
+        created=record.created,
+    )
+
+
+def _main_score(record: Record) -> tuple[str, float | None]:
+    """The metric that the task was trained by, or its kind's, and its value."""
+    from adaptree.kinds.metrics import METRICS
+
+    scores = record.metrics.get("test") or record.metrics.get("validation") or {}
+    usual = METRICS[record.kind][0] if record.kind in METRICS else next(iter(scores), "")
+    metric = str(record.settings.get("metric") or usual)
+    return metric, scores.get(metric)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
+
+
+def stamp(folder: Path) -> str:
+    """What changes when a task's files do."""
+    parts = []
+    for name in (RECORD, TENSORS):
+        try:
+            stat = os.stat(folder / name)
+        except OSError:
+            parts.append("-")
+        else:
+            parts.append(f"{stat.st_mtime_ns}:{stat.st_size}")
+    return " ".join(parts)
+
+
+def packed(summary: Summary) -> str:
+    """A summary as the index keeps it."""
+    return json.dumps(asdict(summary))
+
+
+def unpacked(body: str) -> Summary | None:
+    """A cached summary; None when it cannot be read."""
+    try:
+        return Summary(**json.loads(body))
+    except (ValueError, TypeError):
+        return None
