@@ -259,7 +259,7 @@ print(hashlib.sha256(b"".join(t.numpy().tobytes() for _, t in sorted(bound.task.
 SLOW = """
 import time
 from adaptree.methods import Houlsby
-from adaptree.training import loop, trunk
+from adaptree.models import activation_cache
 below = activation_cache._below
 def wait(*args):
     print("filling", flush=True)
