@@ -67,7 +67,7 @@ def panels(width: float, height: float, rows: int = 1, columns: int = 1) -> tupl
     from matplotlib.figure import Figure
 
     across, down = 0.75, 0.75
-    figure = Figure(figsize=(columns * (width + across), rows * (height + down)))
+    figure = Figure(figsize=(columns * width + (columns - 1) * across, rows * height + (rows - 1) * down))
     space = {"wspace": across / width, "hspace": down / height}
     axes = figure.subplots(
         rows, columns, squeeze=False, gridspec_kw={"left": 0, "right": 1, "bottom": 0, "top": 1, **space}
@@ -134,8 +134,10 @@ def matrix(values: Any, rows: Sequence[str], columns: Sequence[str], *, cell: tu
     return figure, axis
 
 
-GAPS = (6, 12, 22, 36, 54)
+GAPS = (6, 12, 20, 28, 38, 50)
 """Distances from a point to its name, in points."""
+SIDES = ((1, 0), (0, 1), (0, -1), (-1, 0), (1, 1), (1, -1), (-1, 1), (-1, -1))
+"""Where a name may stand, the best first: right, above, below, left, then the corners."""
 History = Sequence[Mapping[str, Any]]
 
 
@@ -187,27 +189,27 @@ def name_points(
 ) -> list[tuple[float, float]]:
     """Write each point's name beside it, or farther away with a thin line to it; return the names' offsets in points.
 
-    A name takes the first place, going outwards, where it covers least of points, earlier names and `taken`.
+    A name takes the first place, going outwards, that covers least of other points, earlier names and `taken`.
     """
     from matplotlib.transforms import Bbox
 
     axis.set(xlim=axis.get_xlim(), ylim=axis.get_ylim())  # fixed now: they say where the points are
     unit = axis.figure.dpi / 72
-    spots = axis.transData.transform([(x, y) for x, y, _ in points])
-    boxes = [*taken, *(Bbox.from_bounds(x - 4 * unit, y - 4 * unit, 8 * unit, 8 * unit) for x, y in spots)]
+    marks = [Bbox([at, at]).padded(5 * unit) for at in axis.transData.transform([(x, y) for x, y, _ in points])]
+    names: list[Any] = []
     found = []
-    sides = [(1, 0), (0, 1), (0, -1), (-1, 0), (1, 1), (1, -1), (-1, 1), (-1, -1)]
-    places = [(across, up, gap) for gap in GAPS for across, up in sides]
-    for (x, y, name), font in zip(points, fonts, strict=True):
+    places = [(across, up, gap) for gap in GAPS for across, up in SIDES]
+    for i, ((x, y, name), font) in enumerate(zip(points, fonts, strict=True)):
         label = axis.annotate(name, (x, y), (0, 0), textcoords="offset points", ha="center", va="center", **font)
-        origin = label.get_window_extent()
-        w, h = origin.size / unit
+        box = label.get_window_extent()
+        w, h = box.size / unit
         offsets = [(across * (gap + w / 2), up * (gap + h / 2)) for across, up, gap in places]
-        tries = [origin.translated(dx * unit, dy * unit) for dx, dy in offsets]
-        best = min(range(len(places)), key=lambda i: covered(tries[i], boxes, axis.bbox))
-        label.xyann = offsets[best]
-        boxes.append(tries[best])
+        tries = [box.padded(2 * unit, 0).translated(dx * unit, dy * unit) for dx, dy in offsets]
+        others = [*taken, *names, *marks[:i], *marks[i + 1 :]]
+        best = min(range(len(places)), key=lambda k: covered(tries[k], others, axis.bbox))
+        names.append(tries[best])
         found.append(offsets[best])
+        label.xyann = offsets[best]
         across, up, gap = places[best]
         if gap > GAPS[0]:
             line = {"arrowstyle": "-", "color": FAINT, "lw": 0.6, "shrinkA": 0, "shrinkB": 3}

@@ -15,7 +15,7 @@ from adaptree.reports.plots import DPI, FAINT, GREEN, INK, LINE, RED, covered, n
 
 LINES = {"full": (RED, "--"), "tfidf": ("#8a6d00", ":"), "majority": ("#9aa3ad", ":")}
 """Colour and dashes of each line, by its name."""
-WIDTH, HEIGHT = 9.0, 4.6
+WIDTH, HEIGHT = 9.5, 5.0
 Points = Sequence[Mapping[str, Any]]
 Pair = tuple[float, float]
 
@@ -162,7 +162,13 @@ def _page(plot: Plot, ends: Sequence[tuple[str, str]], offsets: Sequence[Pair], 
             figure.add_scatter(
                 x=[p["trained"] for p in some],
                 y=[p["mean"] for p in some],
-                error_y={"type": "data", "array": [p["spread"] or 0 for p in some], "thickness": 1.2, "width": 3},
+                error_y={
+                    "type": "data",
+                    "array": [p["spread"] or 0 for p in some],
+                    "color": colour,
+                    "thickness": 1.2,
+                    "width": 3,
+                },
                 mode="markers",
                 name=name,
                 marker={"size": 10, "color": colour if front else "white", "line": {"color": colour, "width": 2}},
@@ -190,7 +196,8 @@ def _page(plot: Plot, ends: Sequence[tuple[str, str]], offsets: Sequence[Pair], 
             arrowwidth=0.7, arrowcolor="#9aa3ad", arrowhead=0, standoff=7, bgcolor="rgba(255,255,255,0.6)",
         )  # fmt: skip
     figure.update_layout(
-        template="plotly_white", width=(WIDTH + 1) * DPI, height=(HEIGHT + 1.6) * DPI, hoverlabel={"align": "left"},
+        template="plotly_white", hoverlabel={"align": "left"}, margin={"l": 80, "r": 30, "t": 100, "b": 60},
+        width=WIDTH * DPI + 110, height=HEIGHT * DPI + 160,  # inside of the margins as large as the picture
         title={"text": f"<b>{html.escape(plot.title)}</b>"}, legend={"orientation": "h", "y": 1.06, "x": 0},
         xaxis={"type": "log", "title": {"text": "trained parameters (log scale)"},
                "range": [math.log10(end) for end in plot.x], "tickformat": "~s"},
