@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import logging
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,12 +55,21 @@ STYLE: dict[str, Any] = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Draw and save in our style; also a decorator: `@style()`. Scripts that our font lacks are no reason to warn."""
-    from matplotlib import rc_context
+    """Draw and save in our style; also a decorator: `@style()`.
 
-    with rc_context(STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from")
-        yield
+    What matplotlib would tell users of its font cache, or of scripts that its font lacks, is kept from them.
+    """
+    logger = logging.getLogger("matplotlib")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        from matplotlib import rc_context
+
+        with rc_context(STYLE), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing from")
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def panels(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Any, list[Any]]:
