@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from adaptree.reports.plots import BLUE, COLOURS, FAINT, GREEN, INK, RED, panels, save, style
 from benchmarks.table import Growth, Rounds, Spread, Table, holds
 
 BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
 PAGE, FIGURE, GROWTH = "performance.md", "performance", "performance-growth"
-COLOURS = ("#0b6e4f", "#c8553d", "#2f4b7c", "#a05195", "#ffa600")
 
 
 def publish(tables: Sequence[Table | Growth], rounds: Rounds, how: Mapping[str, Any], docs: Path) -> None:
@@ -147,19 +147,16 @@ def judged(aim: str | None, spread: Spread | None) -> str:
     return sign if spread is None else f"{sign} {'✓' if holds(aim, spread.median) else '✘'}"
 
 
+@style()
 def draw_ratios(tables: Sequence[Table], rounds: Rounds, path: Path) -> None:
-    """A dot for each ratio's median, a bar for its range, a tick where it should be."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
+    """Draw each ratio: a dot for the median, a bar for the range, a tick where it should be."""
     count = sum(len(table.amounts) for table in tables)
-    figure = Figure(figsize=(9, 0.6 + 0.24 * count), layout="constrained")
-    FigureCanvasAgg(figure)
-    axis = figure.subplots()
+    figure, (axis,) = panels(6.0, 0.3 + 0.24 * count)
+    across = axis.get_yaxis_transform()
     at, marks, labels = 0, [], []
     for table in tables:
         title = f"{table.title}, × {table.reference}"
-        axis.text(0.01, at, title, transform=axis.get_yaxis_transform(), va="center", fontsize=8, fontweight="bold")
+        axis.text(0.01, at, title, transform=across, va="center", fontsize=8, fontweight="bold")
         for label in table.amounts:
             spread = Spread.over(table.ratios(label, rounds))
             if label == table.reference or spread is None:
@@ -168,37 +165,29 @@ def draw_ratios(tables: Sequence[Table], rounds: Rounds, path: Path) -> None:
             marks.append(at)
             labels.append(label)
             aim = table.aims.get(label)
-            colour = COLOURS[2] if aim is None else COLOURS[0] if holds(aim, spread.median) else COLOURS[1]
+            colour = BLUE if aim is None else GREEN if holds(aim, spread.median) else RED
             axis.plot([spread.low, spread.high], [at, at], color=colour, lw=3, alpha=0.4)
             axis.plot(spread.median, at, "o", color=colour, ms=5)
             if aim is not None:
-                axis.plot(float(aim.split()[1]), at, "|", color="black", ms=10)
-            beside = axis.get_yaxis_transform()
-            axis.text(1.01, at, shown(spread), transform=beside, va="center", fontsize=7)
+                axis.plot(float(aim.split()[1]), at, "|", color=INK, ms=10)
+            axis.text(1.01, at, shown(spread), transform=across, va="center", fontsize=7)
         at += 1
-    axis.axvline(1, color="grey", lw=0.8)
-    axis.set_yticks(marks, labels, fontsize=8)
+    axis.axvline(1, color=FAINT, lw=0.8)
+    axis.set_yticks(marks, labels)
     axis.set_ylim(at, -1)
-    axis.set_xscale("log")
     axis.margins(x=0.08)
-    axis.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
-    axis.set_xlabel("ratio: median (dot) and range over rounds (bar); | is the aim, red where it is missed", fontsize=8)
-    axis.grid(axis="x", alpha=0.3)
-    axis.spines[["top", "right"]].set_visible(False)
-    _save(figure, path)
+    _logarithmic(axis, "x")
+    axis.set_xlabel("ratio: median (dot) and range over rounds (bar); | is the aim, red where it is missed")
+    axis.grid(False, axis="y")
+    save(figure, path.with_suffix(".png"), path.with_suffix(".svg"))
 
 
+@style()
 def draw_growth(growths: Sequence[Growth], rounds: Rounds, path: Path) -> None:
-    """One panel each; both axes are logarithmic where an exponent is fitted."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
+    """Draw a panel for each; both axes are logarithmic where an exponent is fitted."""
     columns = min(3, len(growths))
-    deep = -(-len(growths) // columns)
-    figure = Figure(figsize=(4 * columns, 3.2 * deep), layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(deep, columns, squeeze=False).ravel()
-    for axis, growth in zip(panels, growths, strict=False):
+    figure, axes = panels(3.2, 2.5, -(-len(growths) // columns), columns)
+    for axis, growth in zip(axes, growths, strict=False):
         for colour, (label, line) in zip(COLOURS, growth.lines.items(), strict=False):
             spreads = {x: s for x in line if (s := Spread.over(growth.values(label, x, rounds)))}
             fitted = Spread.over(growth.exponents(label, rounds)) if growth.fitted else None
@@ -207,18 +196,20 @@ def draw_growth(growths: Sequence[Growth], rounds: Rounds, path: Path) -> None:
             for x, s in spreads.items():
                 axis.plot([x, x], [s.low, s.high], color=colour, lw=3, alpha=0.4)
         if growth.fitted:
-            axis.set(xscale="log", yscale="log")
-        axis.set_title(growth.title, fontsize=9)
-        axis.set_xlabel(growth.along, fontsize=8)
-        axis.set_ylabel(growth.unit, fontsize=8)
-        axis.legend(frameon=False, fontsize=7)
-        axis.grid(alpha=0.3)
-        axis.spines[["top", "right"]].set_visible(False)
-    for axis in panels[len(growths) :]:
+            _logarithmic(axis, "x")
+            _logarithmic(axis, "y")
+        axis.set(title=growth.title, xlabel=growth.along, ylabel=growth.unit)
+        axis.legend()
+    for axis in axes[len(growths) :]:
         axis.set_visible(False)
-    _save(figure, path)
+    save(figure, path.with_suffix(".png"), path.with_suffix(".svg"))
 
 
-def _save(figure: Any, path: Path) -> None:
-    figure.savefig(path.with_suffix(".png"), dpi=120)
-    figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+def _logarithmic(axis: Any, which: str) -> None:
+    """Make an axis logarithmic, with plain numbers: maths in texts is off."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.set(**{f"{which}scale": "log"})
+    of = getattr(axis, f"{which}axis")
+    of.set(major_locator=LogLocator(subs=(1, 2, 5)), minor_formatter=NullFormatter())
+    of.set_major_formatter(lambda value, _: f"{value:g}")

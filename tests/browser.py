@@ -24,8 +24,8 @@ FLAGS = [
 
 
 def dom(page: Path, profile: Path, milliseconds: int = 4000) -> str:
-    """A page's elements after its scripts have run, with no hooked that can be reached."""
-    nowhere = "--hooked-resolver-rules=MAP * ~NOTFOUND"
+    """A page's elements after its scripts have run, with no host that can be reached."""
+    nowhere = "--host-resolver-rules=MAP * ~NOTFOUND"
     command = [str(CHROMIUM), *FLAGS, nowhere, f"--user-data-dir={profile}", f"--virtual-time-budget={milliseconds}"]
     done = subprocess.run([*command, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-500:]

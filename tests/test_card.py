@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import json
 import random
 import re
@@ -191,7 +192,10 @@ def test_a_notebook_shows_scores_with_intervals_and_the_course() -> None:
     course = [{"epoch": i, "train_loss": 1 / i, "validation_loss": 1.0, "f1": i / 9} for i in range(1, 4)]
     task = Task(full(history=course, base={"name": "<script>"}), {"head.bias": torch.zeros(2)})
     page = ElementTree.fromstring(task._repr_html_())
-    assert page.find(".//{http://www.w3.org/2000/svg}svg") is not None
+    (image,) = page.iter("img")
+    assert (
+        base64.b64decode(image.attrib["src"].partition("base64,")[2]).decode() == figures_of(task.record)["course.svg"]
+    )
     rows = [["".join(cell.itertext()) for cell in row] for row in page.iter("tr")]
     assert ["f1, test", "0.9600 (0.9000 to 0.9800, 95 %)"] in rows
     assert ["base", "<script>"] in rows

@@ -18,7 +18,7 @@ from adaptree.analysis.compare import cells, choose, compare, pareto, report
 from adaptree.analysis.compare.rows import sample
 from adaptree.data.table import load
 from adaptree.errors import DataError, MethodError, UsageError
-from adaptree.reports import plots
+from adaptree.reports.tradeoff import tradeoff
 from adaptree.tasks.store import Store
 from tests import browser
 from tests.bases import tiny_base, words_csv
@@ -283,7 +283,7 @@ FLOORS = [
 def test_a_figure_can_be_drawn_of_any_comparison(points: list[dict[str, Any]], full: bool, tmp_path: Path) -> None:
     pytest.importorskip("plotly")
     lines = [{"name": "full", "label": "full fine-tuning", "mean": 0.85}, *FLOORS] if full else FLOORS
-    plots.tradeoff(points, lines, tmp_path, metric="accuracy", title="a & b", base=10_000)
+    tradeoff(points, lines, tmp_path, metric="accuracy", title="a & b", base=10_000)
     picture = (tmp_path / "figure.svg").read_text()
     assert picture.count("<path") > 20
     assert (tmp_path / "figure.png").read_bytes()[:4] == b"\x89PNG"
@@ -298,7 +298,7 @@ def test_a_figure_can_be_drawn_of_any_comparison(points: list[dict[str, Any]], f
 def test_the_page_draws_itself_in_a_browser_without_the_network(tmp_path: Path) -> None:
     pytest.importorskip("plotly")
     points = [spot("houlsby:64", 1000, 0.8, front=True), spot("full", 9000, 0.82), spot("head", 30, 0.5)]
-    plots.tradeoff(points, FLOORS, tmp_path, metric="accuracy", title="words on tiny", base=10_000)
+    tradeoff(points, FLOORS, tmp_path, metric="accuracy", title="words on tiny", base=10_000)
     page = (tmp_path / "figure.html").read_text()
     assert "main-svg" not in page.partition("<body>")[2].rpartition("<div")[2], "it is drawn by its script"
     shown = browser.dom(tmp_path / "figure.html", tmp_path / "profile")
@@ -306,15 +306,6 @@ def test_the_page_draws_itself_in_a_browser_without_the_network(tmp_path: Path) 
     drawn = shown[shown.index('<svg class="main-svg"') :]
     assert all(point["label"] in drawn for point in points)
     assert "words on tiny" in drawn
-
-
-def test_labels_do_not_lie_on_each_other() -> None:
-    anchors = [(300.0 + 3 * i, 200.0 + 2 * i) for i in range(8)]
-    sizes = [(80.0, 14.0)] * 8
-    places = plots._place(anchors, sizes, [], [], [], (0, 0, 1000, 600))
-    boxes = [(x - 40, y - 7, x + 40, y + 7) for x, y in places]
-    assert not any(plots._shared(a, b) for i, a in enumerate(boxes) for b in boxes[:i])
-    assert all(a >= 0 and c <= 1000 for a, _, c, _ in boxes)
 
 
 def test_without_plotly_there_is_a_note_and_no_page(

@@ -2,24 +2,53 @@
 
 from __future__ import annotations
 
+import html
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from adaptree.reports.drawing import RIGHT, SECOND, WRONG, svg, text
-
-A, B, C, BASE, LEARNED = RIGHT, SECOND, WRONG, "#8a94a1", "#7a5bb5"
+A, B, C, BASE, LEARNED = "#23906a", "#3d7cc9", "#d1603d", "#8a94a1", "#7a5bb5"
+STYLE = (
+    ".adaptree-figure{font-family:system-ui,-apple-system,'Segoe UI',sans-serif}"
+    ".adaptree-figure .ground{fill:#ffffff}.adaptree-figure text{fill:#1f2733}"
+    ".adaptree-figure .faint{fill:#5b6675}.adaptree-figure .bright{fill:#ffffff}"
+    ".adaptree-figure .grid{stroke:#dde2e8}.adaptree-figure .axis{stroke:#8a94a1}"
+    "@media (prefers-color-scheme:dark){"
+    ".adaptree-figure .ground{fill:#14191f}.adaptree-figure text{fill:#e3e8ee}"
+    ".adaptree-figure .faint{fill:#9aa5b1}.adaptree-figure .bright{fill:#ffffff}"
+    ".adaptree-figure .grid{stroke:#2b333d}.adaptree-figure .axis{stroke:#6b7683}}"
+)
 Draw = Callable[[float, float], str]
 HALF = 17.0
 """Half of a box's height."""
 
 
-def box(x: float, y: float, wide: float, said: str, colour: str, *, tall: float = 2 * HALF, ghost: bool = False) -> str:
+def svg(width: float, height: float, parts: Sequence[str], title: str) -> str:
+    """Return the whole picture, on white or black as the reader's system asks."""
+    w, h = math.ceil(width), math.ceil(height)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="adaptree-figure" role="img" viewBox="0 0 {w} {h}" '
+        f'width="{w}" height="{h}"><title>{html.escape(title)}</title><style>{STYLE}</style>'
+        f'<rect class="ground" width="{w}" height="{h}" rx="6"/>{"".join(parts)}</svg>\n'
+    )
+
+
+def text(x: float, y: float, words: str, size: float, *, anchor: str = "", kind: str = "", weight: str = "") -> str:
+    more = f' text-anchor="{anchor}"' if anchor else ""
+    more += f' class="{kind}"' if kind else ""
+    more += f' font-weight="{weight}"' if weight else ""
+    return f'<text x="{x:g}" y="{y:g}" font-size="{size:g}"{more}>{html.escape(words)}</text>'
+
+
+def box(
+    x: float, y: float, wide: float, words: str, colour: str, *, tall: float = 2 * HALF, ghost: bool = False
+) -> str:
     """A box whose left end is at x and whose middle is at y; a ghost is what is not there."""
     look = f'fill="none" stroke="{colour}" stroke-dasharray="3 3"' if ghost else f'fill="{colour}"'
     shade = "" if ghost else ' fill-opacity="0.25"' if colour == BASE else ' fill-opacity="0.88"'
     rect = f'<rect x="{x:g}" y="{y - tall / 2:g}" width="{wide:g}" height="{tall:g}" rx="5" {look}{shade}/>'
     kind = "faint" if ghost else "" if colour == BASE else "bright"
-    return rect + text(x + wide / 2, y + 4.5, said, 12.5, anchor="middle", kind=kind)
+    return rect + text(x + wide / 2, y + 4.5, words, 12.5, anchor="middle", kind=kind)
 
 
 def line(*points: tuple[float, float], arrow: bool = True) -> str:
@@ -33,27 +62,27 @@ def line(*points: tuple[float, float], arrow: bool = True) -> str:
     return f'<polyline points="{way}" fill="none" stroke="{BASE}" stroke-width="1.5" stroke-linejoin="round"/>{head}'
 
 
-def pill(x: float, y: float, said: str, colour: str = BASE) -> str:
+def pill(x: float, y: float, words: str, colour: str = BASE) -> str:
     """A small round node, 44 wide."""
     fill = 'class="ground"' if colour == BASE else f'fill="{colour}" fill-opacity="0.88"'
     ring = (
         f'<rect x="{x:g}" y="{y - 12:g}" width="44" height="24" rx="12" {fill} stroke="{colour}" stroke-width="1.5"/>'
     )
-    return ring + text(x + 22, y + 4.5, said, 12, anchor="middle", kind="" if colour == BASE else "bright")
+    return ring + text(x + 22, y + 4.5, words, 12, anchor="middle", kind="" if colour == BASE else "bright")
 
 
-def mixed(x: float, y: float, wide: float, said: str, colours: tuple[str, str], share: float) -> str:
+def mixed(x: float, y: float, wide: float, words: str, colours: tuple[str, str], share: float) -> str:
     """A box of two colours, by their shares."""
     top, first = y - HALF, wide * share
     return (
         f'<rect x="{x:g}" y="{top:g}" width="{first:g}" height="{2 * HALF:g}" fill="{colours[0]}" fill-opacity="0.88"/>'
         f'<rect x="{x + first:g}" y="{top:g}" width="{wide - first:g}" height="{2 * HALF:g}" fill="{colours[1]}" '
-        f'fill-opacity="0.88"/>' + text(x + wide / 2, y + 4.5, said, 12.5, anchor="middle", kind="bright")
+        f'fill-opacity="0.88"/>' + text(x + wide / 2, y + 4.5, words, 12.5, anchor="middle", kind="bright")
     )
 
 
-def note(y: float, said: str) -> str:
-    return text(20, y, said, 11.5, kind="faint")
+def note(y: float, words: str) -> str:
+    return text(20, y, words, 11.5, kind="faint")
 
 
 def stack() -> str:
@@ -61,12 +90,12 @@ def stack() -> str:
     parts = [text(x, y + 4.5, "text", 12.5), line((48, y), (62, y))]
     x = 62
     for layer in (0, 1):
-        for wide, said, colour in ((76, f"layer {layer}", BASE), (36, "a", A), (36, "b", B)):
-            parts += [box(x, y, wide, said, colour), line((x + wide, y), (x + wide + 16, y))]
+        for wide, words, colour in ((76, f"layer {layer}", BASE), (36, "a", A), (36, "b", B)):
+            parts += [box(x, y, wide, words, colour), line((x + wide, y), (x + wide + 16, y))]
             x += wide + 16
     parts += [box(x, y, 74, "head of b", B), line((x + 74, y), (x + 92, y)), text(x + 97, y + 4.5, "answer", 12.5)]
-    said = "At every site a acts first and b reads what a gives. The last part answers."
-    return svg(x + 150, 128, [text(20, 26, "stack(a, b)", 14, weight="600"), *parts, note(112, said)], "stack(a, b)")
+    words = "At every site a acts first and b reads what a gives. The last part answers."
+    return svg(x + 150, 128, [text(20, 26, "stack(a, b)", 14, weight="600"), *parts, note(112, words)], "stack(a, b)")
 
 
 def average() -> str:
@@ -86,12 +115,12 @@ def average() -> str:
         line((x + 66, y), (x + 84, y)),
         text(x + 89, y + 4.5, "answer", 12.5),
     ]
-    said = "The weights are mixed once, norms and head too; what runs is one task, at the price of one."
+    words = "The weights are mixed once, norms and head too; what runs is one task, at the price of one."
     title = "average(a, b, weights=[0.25, 0.75])"
-    return svg(x + 142, 176, [text(20, 26, title, 14, weight="600"), *parts, note(160, said)], title)
+    return svg(x + 142, 176, [text(20, 26, title, 14, weight="600"), *parts, note(160, words)], title)
 
 
-def beside(title: str, names: Sequence[tuple[str, str]], node: Draw, head: Draw, said: Sequence[str]) -> str:
+def beside(title: str, names: Sequence[tuple[str, str]], node: Draw, head: Draw, words: Sequence[str]) -> str:
     """Several adapters side by side in each layer, and what becomes of their outputs."""
     spread = 44.0
     tall = spread * (len(names) - 1)
@@ -107,8 +136,8 @@ def beside(title: str, names: Sequence[tuple[str, str]], node: Draw, head: Draw,
         parts += [node(x + 168, y), line((x + 212, y), (x + 228, y))]
         x += 228
     parts += [head(x, y), line((x + 66, y), (x + 84, y)), text(x + 89, y + 4.5, "answer", 12.5)]
-    notes = [note(66 + tall + 46 + 17 * number, each) for number, each in enumerate(said)]
-    height = 66 + tall + 42 + 18 * len(said)
+    notes = [note(66 + tall + 46 + 17 * number, each) for number, each in enumerate(words)]
+    height = 66 + tall + 42 + 18 * len(words)
     return svg(x + 142, height, [text(20, 26, title, 14, weight="600"), *parts, *notes], title)
 
 
@@ -144,11 +173,11 @@ def parallel() -> str:
         parts += [box(258, at, 76, "layer 2", BASE), line((334, at), (350, at)), box(350, at, 36, name, colour)]
         parts += [line((386, at), (402, at)), box(402, at, 74, f"head of {name}", colour), line((476, at), (494, at))]
         parts += [text(499, at + 4.5, f"answer of {name}", 12.5)]
-    said = [
+    words = [
         "Below the lowest layer that any part touches a text runs once; there the batch is spread out,",
         "and each part acts on its own copy.",
     ]
-    notes = [note(154 + 17 * number, each) for number, each in enumerate(said)]
+    notes = [note(154 + 17 * number, each) for number, each in enumerate(words)]
     return svg(600, 186, [text(20, 26, "parallel(a, b)", 14, weight="600"), *parts, *notes], "parallel(a, b)")
 
 
@@ -166,8 +195,8 @@ def rows() -> str:
         parts += [box(x, 86, 76, f"layer {layer}", BASE, tall=80)]
         parts += [box(x + 92, 73, 36, "a", A, tall=50), box(x + 92, 112, 36, "b", B, tall=22)]
     parts += [box(416, 73, 74, "head of a", A, tall=50), box(416, 112, 74, "head of b", B, tall=22)]
-    said = "One batch mixes tasks: the base runs once for all rows, what a task does acts on its own."
-    return svg(580, 172, [text(20, 26, "rows(a, b)", 14, weight="600"), *parts, note(156, said)], "rows(a, b)")
+    words = "One batch mixes tasks: the base runs once for all rows, what a task does acts on its own."
+    return svg(580, 172, [text(20, 26, "rows(a, b)", 14, weight="600"), *parts, note(156, words)], "rows(a, b)")
 
 
 def drop() -> str:
@@ -178,9 +207,9 @@ def drop() -> str:
         parts += [box(x + 92, y, 36, "a", A, ghost=layer < 2), line((x + 128, y), (x + 144, y))]
         x += 144
     parts += [box(x, y, 74, "head of a", A), line((x + 74, y), (x + 92, y)), text(x + 97, y + 4.5, "answer", 12.5)]
-    said = "In layers 0 and 1 the base is as it was pretrained, norms included. The head stays."
+    words = "In layers 0 and 1 the base is as it was pretrained, norms included. The head stays."
     title = "drop(a, layers='0-1')"
-    return svg(x + 150, 128, [text(20, 26, title, 14, weight="600"), *parts, note(112, said)], title)
+    return svg(x + 150, 128, [text(20, 26, title, 14, weight="600"), *parts, note(112, words)], title)
 
 
 PICTURES = {each.__name__: each for each in (stack, average, average_outputs, fuse, parallel, rows, drop)}

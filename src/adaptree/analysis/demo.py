@@ -63,10 +63,8 @@ def run(store: Store, *, on_event: Callable[[dict[str, Any]], None] = lambda eve
     again = base.bind(store[first]).logits([row["text"] for _, row in rows(data(first)[1])])
     unchanged = torch.equal(again, before[first]) and fingerprint(base.hooked.backbone) == base.fingerprint
     figure = store.path / "demo-curves.png"
-    plots.curves(
-        {name: bound.task.record.history for name, bound in tasks.items()},
-        "accuracy",
-        {name: bound.task.record.settings["best_epoch"] for name, bound in tasks.items()},
-        figure,
-    )
+    records = {name: bound.task.record for name, bound in tasks.items()}
+    best = {name: record.settings["best_epoch"] for name, record in records.items()}
+    with plots.style():
+        plots.save(plots.curves({name: record.history for name, record in records.items()}, "accuracy", best), figure)
     return Demo(tasks, unchanged, figure)

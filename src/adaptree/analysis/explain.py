@@ -19,8 +19,8 @@ from adaptree.data.table import name_of
 from adaptree.errors import CompositionError, UsageError, near
 from adaptree.kinds import metrics
 from adaptree.methods import Fusion
-from adaptree.reports.drawing import distinct, short
-from adaptree.reports.plots import DPI, FRONT, INK
+from adaptree.reports.plots import matrix, save, style
+from adaptree.reports.text import distinct, short
 from adaptree.tasks.task import FUSES
 
 if TYPE_CHECKING:
@@ -207,48 +207,19 @@ def _chunks(inputs: Iterable[Any]) -> Iterator[list[Any]]:
         yield some
 
 
+@style()
 def heatmap(found: Attention, folder: str | Path) -> list[Path]:
-    """The attention as a picture, in attention.svg and attention.png: a row for each layer, and one for their mean."""
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.colors import LinearSegmentedColormap
-    from matplotlib.figure import Figure
-
+    """Draw attention.svg and attention.png: a row for each layer and one for their mean; return their paths."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    colours = LinearSegmentedColormap.from_list("attention", ["#f4f7f6", FRONT])
     values = np.vstack([found.weights, found.mean])
-    high = float(values.max())
+    texts = [[f"{value:.2f}" for value in row] for row in values]
+    rows = [*(f"layer {layer}" for layer in found.layers), "mean"]
     n = len(found.names)
-    cell = max(0.85, 4.2 / n)
-    names = distinct(found.names)
-    lengths = [0.075 * len(name) for name in names]  # in inches, as all that follows
-    slanted = max(lengths) > cell
-    wide, tall = cell * n, 0.42 * (len(values) + 0.3)
-    above = 0.95 + (0.62 * max(lengths) if slanted else 0.0)
-    over = [0.75 * length - (n - i - 0.5) * cell for i, length in enumerate(lengths)]
-    size = (0.95 + wide + max(0.2, *over if slanted else (0.0,)), tall + above + 0.3)
-    figure = Figure(figsize=size, dpi=DPI)
-    FigureCanvasAgg(figure)
-    axis: Any = figure.add_axes((0.95 / size[0], 0.3 / size[1], wide / size[0], tall / size[1]))
-    places = [*range(len(found.layers)), len(found.layers) + 0.3]  # the mean stands a little apart
-    for at, row in zip(places, values, strict=True):
-        for i, value in enumerate(row):
-            axis.barh(at, 0.97, left=i + 0.015, height=0.94, color=colours(value / high))
-            ink = "white" if value > 0.6 * high else "#1f2733"
-            axis.text(i + 0.5, at, f"{value:.2f}", ha="center", va="center", fontsize=9, color=ink)
-    axis.set(xlim=(0, n), ylim=(places[-1] + 0.5, -0.5))
-    axis.set_yticks(places, [*(f"layer {layer}" for layer in found.layers), "mean"], fontsize=9, color=INK)
-    slant = {"rotation": 40, "ha": "left", "rotation_mode": "anchor"} if slanted else {}
-    axis.set_xticks([i + 0.5 for i in range(n)], names, fontsize=9, color="#1f2733", **slant)
-    axis.tick_params(length=0, labeltop=True, labelbottom=False)
-    axis.spines[:].set_visible(False)
-    title = f"What {short(found.task, 32)} attends to"
-    figure.text(0.12 / size[0], 1 - 0.24 / size[1], title, fontsize=12, fontweight="bold")
-    said = f"mean weight of each adapter over {found.tokens:,} tokens; evenly {1 / n:.2f}"
-    figure.text(0.12 / size[0], 1 - 0.48 / size[1], said, fontsize=9, color=INK)
+    figure, axis = matrix(values, rows, distinct(found.names), cell=(max(0.85, 4.2 / n), 0.42), texts=texts)
+    axis.axhline(len(found.layers) - 0.5, color="white", lw=6)  # the mean stands a little apart
+    axis.set_title(f"What {short(found.task, 32)} attends to")
+    axis.set_xlabel(f"mean weight of each adapter over {found.tokens:,} tokens; evenly {1 / n:.2f}", loc="left")
     paths = [folder / "attention.svg", folder / "attention.png"]
-    with rc_context({"svg.hashsalt": "adaptree"}):  # the same numbers give the same bytes
-        figure.savefig(paths[0], metadata={"Date": None})
-    figure.savefig(paths[1], dpi=DPI)
+    save(figure, *paths)
     return paths

@@ -1,10 +1,13 @@
-"""The figures that a record has, made from it alone."""
+"""The figures of a task's card, drawn from its record alone."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from adaptree.reports import drawing
+from adaptree.reports.plots import BLUE, FAINT, GREEN, LINE, curves, drawable, matrix, panels, style, svg
+from adaptree.reports.text import amount, distinct, short
 
 if TYPE_CHECKING:
     from adaptree.tasks.task import Record
@@ -18,24 +21,19 @@ TITLES = {
 
 
 def figures(record: Record) -> dict[str, str]:
-    """Every figure of a task as SVG, by the name of its file."""
-    found: dict[str, Any] = record.extra.get("insight") or {}
-    drawn = {"course.svg": course(record)}
-    if matrix := found.get("confusion"):
-        drawn["confusion.svg"] = drawing.confusion(matrix["labels"], matrix["counts"])
-    if bins := found.get("calibration"):
-        drawn["calibration.svg"] = drawing.calibration(bins["bins"], bins["error"])
-    if targets := found.get("targets"):
-        drawn["scatter.svg"] = drawing.scatter(targets)
-    return {name: figure for name, figure in drawn.items() if figure}
+    """Return every figure of a task as SVG, by the name of its file."""
+    return {name: draw() for name, draw in _drawings(record).items()}
+
+
+def images(record: Record) -> dict[str, str]:
+    """Return what a card shows each figure with, by the name of its file; nothing is drawn."""
+    return {name: f"![{TITLES[name]}]({name})" for name in _drawings(record)}
 
 
 def course(record: Record) -> str:
-    """The course of a run of more than one epoch."""
-    metric = main_metric(record)
-    if len(record.history) < 2 or not any(metric in entry for entry in record.history):
-        return ""
-    return drawing.course(record.history, metric, int(record.settings.get("best_epoch") or 0))
+    """Return the figure of a run's epochs; "" where there are fewer than two."""
+    draw = _drawings(record).get("course.svg")
+    return draw() if draw else ""
 
 
 def main_metric(record: Record) -> str:
@@ -47,6 +45,73 @@ def main_metric(record: Record) -> str:
     return str(record.settings.get("metric") or usual)
 
 
-def images(record: Record) -> dict[str, str]:
-    """Each figure of a task as its card shows it, by the name of its file."""
-    return {name: f"![{TITLES[name]}]({name})" for name in figures(record)}
+def _drawings(record: Record) -> dict[str, Callable[[], str]]:
+    """How each figure is drawn that the record has the numbers for."""
+    found: Mapping[str, Any] = record.extra.get("insight") or {}
+    metric, best = main_metric(record), int(record.settings.get("best_epoch") or 0)
+    drawings: dict[str, Callable[[], str]] = {}
+    if len(record.history) > 1 and any(metric in entry for entry in record.history):
+        drawings["course.svg"] = lambda: learning(record.history, metric, best)
+    if counts := found.get("confusion"):
+        drawings["confusion.svg"] = lambda: confusion(counts["labels"], counts["counts"])
+    if bins := found.get("calibration"):
+        drawings["calibration.svg"] = lambda: calibration(bins["bins"], bins["error"])
+    if targets := found.get("targets"):
+        drawings["scatter.svg"] = lambda: scatter(targets)
+    return drawings
+
+
+@style()
+def learning(history: Sequence[Mapping[str, Any]], metric: str, best: int) -> str:
+    """Draw loss and score by epoch."""
+    return svg(curves({"": history}, metric, {"": best}), TITLES["course.svg"])
+
+
+@style()
+def confusion(labels: Sequence[object], counts: Sequence[Sequence[int]]) -> str:
+    """Draw how often each label (down) was taken for each (across), coloured by its share of the label's rows."""
+    n = len(labels)
+    shades = [
+        [(0.15 + 0.85 * count / sum(row)) * (1 if i == j else -1) if count else 0.0 for j, count in enumerate(row)]
+        for i, row in enumerate(counts)
+    ]  # what is wrong is below zero, which is red
+    cell = max(0.25, min(0.7, 8.5 / n))
+    texts = [[amount(count) if count else "" for count in row] for row in counts]
+    names = distinct(labels)
+    figure, axis = matrix(shades, names, names, cell=(cell, cell), texts=texts, most=1.0)
+    axis.set_title("Gold label down, predicted label across")
+    axis.set_xlabel("coloured by the share of a gold label's rows", loc="left")
+    return svg(figure, TITLES["confusion.svg"])
+
+
+@style()
+def calibration(bins: Sequence[Mapping[str, Any]], error: float | None) -> str:
+    """Draw how often answers are right by how sure the task is of them, with the diagonal where both agree."""
+    figure, (axis,) = panels(4.0, 3.2)
+    filled = [(i, each) for i, each in enumerate(bins) if each["count"]]
+    most = max((each["count"] for _, each in filled), default=1)
+    for i, each in filled:
+        left, tall = i / len(bins), 0.25 * each["count"] / most
+        axis.bar(left, tall, 0.9 / len(bins), align="edge", color=LINE)
+        axis.text(left + 0.45 / len(bins), tall + 0.01, amount(each["count"]), ha="center", fontsize=7, color=FAINT)
+    axis.plot([0, 1], [0, 1], "--", color=FAINT, lw=1)
+    axis.plot([each["confidence"] for _, each in filled], [each["accuracy"] for _, each in filled], "o-", color=GREEN)
+    axis.set(xlim=(0, 1), ylim=(0, 1.02), xlabel="probability (bars: rows in a bin)", ylabel="right")
+    axis.set_title(TITLES["calibration.svg"] + ("" if error is None else f"\nExpected calibration error {error:.3f}"))
+    return svg(figure, TITLES["calibration.svg"])
+
+
+@style()
+def scatter(targets: Sequence[Mapping[str, Any]]) -> str:
+    """Draw predicted against gold numbers, a panel for each target; on the diagonal both are the same."""
+    across = min(len(targets), 3)
+    figure, axes = panels(2.8, 2.8, math.ceil(len(targets) / across), across)
+    for axis, target in zip(axes, targets, strict=False):
+        pairs = zip(target["gold"], target["predicted"], strict=True)
+        points = [(x, y) for x, y in pairs if drawable(x) and drawable(y)]
+        axis.plot([x for x, _ in points], [y for _, y in points], "o", ms=4, mew=0, alpha=0.55, color=BLUE)
+        axis.axline((0, 0), slope=1, ls="--", lw=1, color=FAINT)
+        axis.set(xlabel="gold", ylabel="predicted", title=short(target["name"], 34) or TITLES["scatter.svg"])
+    for axis in axes[len(targets) :]:
+        axis.set_visible(False)
+    return svg(figure, TITLES["scatter.svg"])

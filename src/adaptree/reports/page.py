@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 from typing import TYPE_CHECKING
 
-from adaptree.reports.drawing import clean
 from adaptree.reports.figures import course, main_metric
 from adaptree.reports.markdown import interval, score
+from adaptree.reports.text import clean
 
 if TYPE_CHECKING:
     from adaptree.tasks.task import Record
@@ -34,9 +35,15 @@ def page(record: Record) -> str:
         rows.append(_row(f"{name}, {part}", score(scores[name]) + (f" ({span}, 95 %)" if span else "")))
     return (
         f'<div><b>{clean(record.reference)}</b><table style="border-collapse:collapse">{"".join(rows)}</table>'
-        f"{course(record)}</div>"
+        f"{_image(course(record))}</div>"
     )
 
 
 def _row(name: str, held: object) -> str:
     return f'<tr><th style="{CELL}">{clean(name)}</th><td style="{CELL}">{clean(held)}</td></tr>'
+
+
+def _image(svg: str) -> str:
+    """Return a figure as an image: inline, the styles and ids of an SVG would apply to the whole notebook."""
+    data = base64.b64encode(svg.encode()).decode()
+    return f'<img alt="Loss and score by epoch" src="data:image/svg+xml;base64,{data}"/>' if svg else ""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from adaptree.analysis.compare.files import writing
-from adaptree.reports import plots
+from adaptree.reports.tradeoff import tradeoff
 
 Event = dict[str, Any]
 FLOORS = {"tfidf": "TF-IDF", "majority": "majority class"}
@@ -92,7 +92,7 @@ def write_all(result: Mapping[str, Any], folder: Path, on_event: Callable[[Event
     first = next(row for row in result["methods"] if "scores" in row)
     part, data = part_of(result), result["data"]
     with writing(folder / "figure.png"):
-        plots.tradeoff(
+        tradeoff(
             points,
             lines(result),
             folder,

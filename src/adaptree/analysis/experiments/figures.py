@@ -1,4 +1,4 @@
-"""The figures of the experiments that compare one way of tuning with another."""
+"""The figures of the experiments."""
 
 from __future__ import annotations
 
@@ -6,121 +6,98 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adaptree.reports.plots import DPI, FRONT, FULL
+from adaptree.reports.plots import FAINT, GREEN, LINE, RED, heatmap, name_points, panels, save, style
 
 
+@style()
 def layers(rows: Sequence[Mapping[str, Any]], path: Path, counts: Sequence[int]) -> None:
-    """Points and time against the layers trained, `counts` of them in each row; the last row is all."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.5, 3.8), layout="constrained")
-    FigureCanvasAgg(figure)
-    score, time = figure.subplots(1, 2)
+    """Draw points and time against the number of trained layers, `counts` by row; the last row trains all."""
+    figure, (score, time) = panels(4.2, 3.0, 1, 2)
     for name in rows[0]["scores"]:
-        score.plot(counts, [-row["behind"][name] for row in rows], color="#c3cad2", lw=1, marker="o", ms=3)
-    score.plot(counts, [_mean_gain(row) for row in rows], color=FRONT, lw=2, marker="o", label="mean of the tasks")
-    score.axhline(0, color=FULL, ls="--", lw=1.2)
-    score.axhline(-0.5, color=FULL, ls=":", lw=1)
-    score.set(title="Points against all layers, test", xlabel="layers trained, from the top")
-    score.legend(frameon=False, fontsize=8)
-    time.plot(counts, [row["time"] for row in rows], color=FRONT, lw=2, marker="o")
-    time.set(title="Training time, all layers = 1", xlabel="layers trained, from the top", ylim=(0, None))
-    for axis in (score, time):
-        axis.grid(alpha=0.3)
-        axis.set_xticks(counts)
-        axis.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=DPI)
+        score.plot(counts, [-row["behind"][name] for row in rows], color=LINE, lw=1, marker="o", ms=3)
+    score.plot(counts, [_mean_gain(row) for row in rows], color=GREEN, lw=2, marker="o", label="mean of the tasks")
+    score.axhline(0, color=RED, ls="--", lw=1.2)
+    score.axhline(-0.5, color=RED, ls=":", lw=1)
+    score.set(title="Points against all layers, test", xlabel="layers trained, from the top", xticks=counts)
+    score.legend()
+    time.plot(counts, [row["time"] for row in rows], color=GREEN, lw=2, marker="o")
+    time.set(
+        title="Training time, all layers = 1", xlabel="layers trained, from the top", xticks=counts, ylim=(0, None)
+    )
+    save(figure, path)
+
+
+@style()
+def beside(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw by how many points each further row lies above the first, task by task and on the mean; whiskers: seeds."""
+    reference, *others = rows
+    names = list(reference["scores"])
+    figure, (axis,) = panels(6.5, 0.42 * (len(names) + 1))
+    places = [*range(len(names), 0, -1), 0]
+    for row in others:
+        gains = [-row["behind"][name] for name in names]
+        spread = [max(row["spreads"][name] or 0.0, reference["spreads"][name] or 0.0) for name in names]
+        axis.errorbar(gains, places[:-1], xerr=spread, fmt="o", color=FAINT, capsize=3, lw=1)
+        time = f"{row['method']}: {row['time']:.2f} of the time"
+        axis.plot([_mean_gain(row)], [0], "D", color=GREEN, ms=8, label=time)
+    axis.axvline(0, color=RED, ls="--", lw=1.2)
+    axis.axvline(-0.5, color=RED, ls=":", lw=1)
+    axis.set_yticks(places, [*names, "mean"])
+    axis.set(title=f"Points against {reference['method']}, test", xlabel="points")
+    axis.legend()
+    save(figure, path)
 
 
 def _mean_gain(row: Mapping[str, Any]) -> float:
     return -float(sum(row["behind"].values())) / len(row["behind"])
 
 
-def beside(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """How many points each further row lies above the first, task by task and on the mean; whiskers: over seeds."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    reference, *others = rows
-    names = list(reference["scores"])
-    figure = Figure(figsize=(8.5, 1.2 + 0.42 * (len(names) + 1)), layout="constrained")
-    FigureCanvasAgg(figure)
-    axis = figure.subplots()
-    places = [*range(len(names), 0, -1), 0]
-    for row in others:
-        gains = [-row["behind"][name] for name in names]
-        spread = [max(row["spreads"][name] or 0.0, reference["spreads"][name] or 0.0) for name in names]
-        axis.errorbar(gains, places[:-1], xerr=spread, fmt="o", color="#7d8895", capsize=3, lw=1)
-        time = f"{row['method']}: {row['time']:.2f} of the time"
-        axis.plot([_mean_gain(row)], [0], "D", color=FRONT, ms=8, label=time)
-    axis.axvline(0, color=FULL, ls="--", lw=1.2)
-    axis.axvline(-0.5, color=FULL, ls=":", lw=1)
-    axis.set_yticks(places, [*names, "mean"])
-    axis.set(title=f"Points against {reference['method']}, test", xlabel="points")
-    axis.legend(frameon=False, fontsize=8)
-    axis.grid(alpha=0.3)
-    axis.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=DPI)
-
-
+@style()
 def attention(found: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    """What fusions attend to: a panel for each layer, a row for each target, a column for each adapter."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
+    """Draw what fusions attend to: a panel for each layer, a row for each target, a column for each adapter."""
     targets = list(found)
-    plain = {name: [_plain(each) for each in told["adapters"]] for name, told in found.items()}
-    adapters = sorted({each for names in plain.values() for each in names}, key=lambda name: (name in targets, name))
+    names = {target: [_plain(name) for name in one["adapters"]] for target, one in found.items()}
+    adapters = sorted({name for some in names.values() for name in some}, key=lambda name: (name in targets, name))
     layers = found[targets[0]]["layers"]
-    columns = min(3, len(layers))
-    rows = -(-len(layers) // columns)
-    figure = Figure(figsize=(1.5 + 3.6 * columns, 1.0 + (0.9 + 0.33 * len(targets)) * rows), layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    most = max(weight for told in found.values() for layer in told["weights"] for weight in layer)
-    drawn: Any = None
-    for number, panel in enumerate(panels.flat):
-        if number >= len(layers):
-            panel.set_visible(False)
-            continue
-        here = {name: dict(zip(plain[name], told["weights"][number], strict=True)) for name, told in found.items()}
-        weights = [[here[name].get(each, float("nan")) for each in adapters] for name in targets]
-        drawn = panel.imshow(weights, cmap="Greens", vmin=0, vmax=most, aspect="auto")
-        panel.set_title(f"layer {layers[number]}", fontsize=9)
-        panel.set_xticks(range(len(adapters)), adapters, rotation=90, fontsize=8)
-        panel.set_yticks(range(len(targets)), targets, fontsize=8)
-    figure.colorbar(drawn, ax=panels, shrink=0.8, label="mean attention")
-    figure.savefig(path, dpi=DPI)
+    across = min(3, len(layers))
+    most = max(weight for one in found.values() for layer in one["weights"] for weight in layer)
+    size = 0.38 * len(adapters), 0.3 * len(targets)
+    figure, axes = panels(*size, -(-len(layers) // across), across)
+    for i, (axis, layer) in enumerate(zip(axes, layers, strict=False)):
+        weights = [dict(zip(names[target], one["weights"][i], strict=True)) for target, one in found.items()]
+        values = [[row.get(name, float("nan")) for name in adapters] for row in weights]
+        texts = [
+            ["" if value != value else f"{value:.2f}"[1:] if value < 1 else "1" for value in row] for row in values
+        ]
+        heatmap(axis, values, [] if i % across else targets, [] if i >= across else adapters, texts=texts, most=most)
+        axis.set_title(f"layer {layer}")
+    for axis in axes[len(layers) :]:
+        axis.set_visible(False)
+    save(figure, path)
 
 
 def _plain(reference: str) -> str:
     return reference.partition("@")[0].rpartition("/")[2]
 
 
+@style()
 def transfer(found: Mapping[str, Mapping[str, Mapping[str, float]]], path: Path) -> None:
-    """What the probe says of a source against what it brings, a panel for each target."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
+    """Draw what the probe says of a source against what it brings, a panel for each target."""
     across = 3
-    down = -(-len(found) // across)
-    figure = Figure(figsize=(3.2 * across, 2.6 * down), layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(down, across, squeeze=False).flat
-    for panel, (target, pairs) in zip(panels, found.items(), strict=False):
-        panel.axhline(0, color="#c3cad2", lw=1)
-        panel.axvline(0, color="#c3cad2", lw=1)
-        panel.plot([p["probe"] for p in pairs.values()], [p["nats"] for p in pairs.values()], "o", color=FRONT, ms=5)
-        for name, pair in pairs.items():
-            short = name.removeprefix("crowdflower_").partition("_")[0]
-            panel.annotate(short, (pair["probe"], pair["nats"]), xytext=(4, 2), textcoords="offset points", fontsize=6)
-        panel.set_title(target.removeprefix("crowdflower_"), fontsize=9)
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.tick_params(labelsize=7)
-        panel.margins(0.18)
-    for panel in list(panels):
-        panel.set_visible(False)
-    figure.supxlabel("what the probe of suggest says", fontsize=9)
-    figure.supylabel("nats gained on top of the source", fontsize=9)
-    figure.savefig(path, dpi=DPI)
+    figure, axes = panels(2.7, 2.1, -(-len(found) // across), across)
+    for axis, (target, pairs) in zip(axes, found.items(), strict=False):
+        axis.axhline(0, color=LINE, lw=1.2)
+        axis.axvline(0, color=LINE, lw=1.2)
+        axis.plot([p["probe"] for p in pairs.values()], [p["nats"] for p in pairs.values()], "o", color=GREEN, ms=5)
+        axis.set_title(target.removeprefix("crowdflower_"))
+        axis.margins(0.18)
+        names = [name.removeprefix("crowdflower_").partition("_")[0] for name in pairs]
+        points = [(pair["probe"], pair["nats"], name) for pair, name in zip(pairs.values(), names, strict=True)]
+        name_points(axis, points, [{"fontsize": 6}] * len(points))
+    for axis in axes[len(found) :]:
+        axis.set_visible(False)
+    for axis in axes[::across]:
+        axis.set_ylabel("nats gained on top of it")
+    for axis in axes[len(found) - across : len(found)]:
+        axis.set_xlabel("what the probe of suggest says")
+    save(figure, path)

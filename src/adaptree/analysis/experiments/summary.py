@@ -11,7 +11,7 @@ from adaptree.analysis.compare.choose import pareto
 from adaptree.analysis.compare.files import write as write_json
 from adaptree.analysis.compare.files import writing
 from adaptree.analysis.compare.report import part_of
-from adaptree.reports import plots
+from adaptree.reports import tradeoff as drawing
 
 Result = Mapping[str, Any]
 Row = dict[str, Any]
@@ -69,7 +69,7 @@ def tradeoff(made: Sequence[Row], path: Path, *, title: str, tasks: int) -> None
         if row["method"] in named
     ]
     metric = f"mean test score over {tasks} tasks"
-    plots.tradeoff(points, lines, path.parent, metric=metric, title=title, base=inside[0]["base"], page=False)
+    drawing.tradeoff(points, lines, path.parent, metric=metric, title=title, base=inside[0]["base"], page=False)
 
 
 def _points(row: Mapping[str, Any], result: Result) -> float:
