@@ -10,9 +10,10 @@ from transformers import BertModel
 
 from adaptree import Architecture, attach
 from adaptree.errors import UnknownArchitecture, UsageError
+from adaptree.methods.layers import parse_layers
 from adaptree.models.architectures import ARCHITECTURES
 from adaptree.models.hooks import HookedModel
-from adaptree.models.sites import find, parse_layers
+from adaptree.models.sites import find
 from tests import tiny
 
 STACK = tiny.ROFORMER.stacks[0]
@@ -84,7 +85,7 @@ def test_the_object_to_pass_is_python_and_works() -> None:
     shown = next(line for line in refusal(tiny.model("roformer"), None).splitlines() if "Architecture(" in line)
     filled = shown.replace("attention='…'", "attention='attention.output.dropout'")
     filled = filled.replace("feedforward='…'", "feedforward='output.dropout'")
-    names = {name: getattr(__import__("adaptree"), name) for name in ("Architecture", "Stack")}
+    names = {name: getattr(__import__("adaptree"), name) for name in ("Architecture", "LayerStack")}
     tuned = attach(tiny.model("roformer"), "houlsby:4", architecture=eval(filled.strip(), names))
     assert tuned.count()["adapters"] == 6 * (2 * 4 * 32 + 32 + 4)
 

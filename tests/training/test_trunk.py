@@ -33,7 +33,6 @@ from adaptree.models.base import Base
 from adaptree.models.hooks import HookedModel, share
 from adaptree.models.loading import load_base
 from adaptree.training import loop
-from adaptree.training.settings import Settings
 
 METHODS = [
     "houlsby(size=8, layers=top:2)",
@@ -259,7 +258,8 @@ print(hashlib.sha256(b"".join(t.numpy().tobytes() for _, t in sorted(bound.task.
 SLOW = """
 import time
 from adaptree.methods import Houlsby
-from adaptree.training import loop, trunk
+from adaptree.models import activation_cache
+from adaptree.training import loop
 below = activation_cache._below
 def wait(*args):
     print("filling", flush=True)
@@ -382,9 +382,9 @@ def test_a_method_that_touches_more_than_it_says_gets_no_trunk(
 )
 def test_what_acts_on_the_embeddings_or_a_lower_layer_gets_no_trunk(base: Base, path: str) -> None:
     method = parse("houlsby(size=8, layers=top:1)")
-    assert activation_cache.depth_for(method, base.hooked, ["encoder.layer.3.output"], Settings()) == 3
+    assert activation_cache.depth_for(method, base.hooked, ["encoder.layer.3.output"], precision="fp32") == 3
     with pytest.raises(cache_files.NotCacheable, match="acts below layer 3"):
-        activation_cache.depth_for(method, base.hooked, [path], Settings())
+        activation_cache.depth_for(method, base.hooked, [path], precision="fp32")
 
 
 def test_what_a_killed_process_had_reserved_is_room_again(

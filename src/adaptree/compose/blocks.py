@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 from adaptree.compose.merge import Parts, plan_of, steps_of, weights_of
 from adaptree.errors import CompositionError
 from adaptree.methods import Action, Before, Entry, Method, Params, Plan
+from adaptree.methods.layers import parse_layers
 from adaptree.methods.method import digest_of
 from adaptree.methods.pfeiffer import INVERTIBLE
-from adaptree.models.sites import Sites, parse_layers
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+    from adaptree.models.sites import Sites
 
 
 EACH = "parallel(…) gives the answer of each"

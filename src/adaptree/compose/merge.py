@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from adaptree.errors import CompositionError
 from adaptree.methods import Before, BeforeNorm, Entry, Method, Params, Plan, Step
-from adaptree.models.sites import Sites
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from adaptree.models.sites import Sites
 
 Parts = Sequence[tuple[Method, Params]]
 """Methods with their weights, from the lowest to the topmost."""

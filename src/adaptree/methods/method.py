@@ -12,11 +12,13 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from adaptree.errors import MethodError, near
-from adaptree.models.sites import Sites, parse_layers
+from adaptree.methods.layers import parse_layers
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+    from adaptree.models.sites import Sites
 
     Params = Mapping[str, Tensor]
     Action = Callable[[nn.Module, tuple[Any, ...], Tensor], Tensor]

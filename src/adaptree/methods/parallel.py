@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from adaptree.errors import MethodError
 from adaptree.methods.bottleneck import Bottleneck
 from adaptree.methods.method import Action, Before, Entry, Params, check_number, part
-from adaptree.models.sites import Linear, Site, Sites
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+    from adaptree.models.sites import Linear, Site, Sites
 
 # The linear maps that read a sublayer's input, and nothing else: DeBERTa v2's query and key read its positions too.
 ENTRANCES: Mapping[str, tuple[str, ...]] = {"attention": ("value", "qkv"), "feedforward": ("up",)}

@@ -10,11 +10,12 @@ import numpy as np
 
 from adaptree.errors import MethodError
 from adaptree.methods.method import Method, Params, check_number
-from adaptree.models.sites import Sites
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+    from adaptree.models.sites import Sites
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -11,9 +11,10 @@ from adaptree.data.source import Data
 from adaptree.data.table import Table
 from adaptree.errors import UsageError
 from adaptree.methods import Method, parse
+from adaptree.methods.layers import top_layers
 from adaptree.models.base import Base
 from adaptree.training.precision import quick_at_bf16
-from adaptree.training.settings import Settings, top_layers
+from adaptree.training.settings import Settings
 
 MOST_TOKENS = 512
 """That a step computes at once: enough to keep a processor busy, and long texts need no more memory than short ones."""
