@@ -220,7 +220,7 @@ def train(
 
 def _check_fits(table: Data, how: Method, asked: Settings) -> None:
     """Refuse a method, a metric or weights that this file is not for."""
-    if how.outside and (table.scored not in ("classify", "regress") or asked.windows):
+    if how.standalone and (table.scored not in ("classify", "regress") or asked.windows):
         raise UsageError(
             f"{how.name} is for one label or one number a text, read at once.",
             hint="Choose another method, or houlsby.",
@@ -388,8 +388,8 @@ def methods(base: Base | str | Path = "minilm") -> list[dict[str, Any]]:
                 "method": name,
                 "spelling": str(method),
                 "trains": kind.trains,
-                "parameters": None if kind.outside else count,
-                "percent": None if count is None or kind.outside else 100 * count / total,
+                "parameters": None if kind.standalone else count,
+                "percent": None if count is None or kind.standalone else 100 * count / total,
                 "lr": kind.lr,
                 "paper": kind.paper,
                 "choose": kind.choose,

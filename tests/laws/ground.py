@@ -63,7 +63,7 @@ FIXED = {
 # last, with the weights that `advance` makes of a first stage.
 CUT = "-cut"
 STAGED = [name for name, method in METHODS.items() if method.stages > 1]
-INSIDE = [name for name, method in METHODS.items() if not method.outside]
+INSIDE = [name for name, method in METHODS.items() if not method.standalone]
 SUBJECTS = [*INSIDE, *(name + CUT for name in STAGED)]
 FINISHED = [subject for subject in SUBJECTS if subject not in STAGED]
 """What can be a task: of a first stage alone none is made."""

@@ -24,7 +24,7 @@ SIZED = {
     name: field.name
     for name, method in METHODS.items()
     for field in fields(method)
-    if field.name in ("size", "rank") and not method.outside
+    if field.name in ("size", "rank") and not method.standalone
 }
 
 

@@ -32,7 +32,7 @@ def weights_of(sites: Sites, frozen: Params, parts: Parts) -> dict[str, Tensor]:
     owners: dict[str, Method] = {}
     weights: dict[str, Tensor] = {}
     for method, v in parts:
-        if method.outside and len(parts) > 1:
+        if method.standalone and len(parts) > 1:
             raise CompositionError(f"{method.name} leaves the base alone: there is nothing to put it on.")
         mine = method.weights(sites, {**frozen, **weights}, v)
         for name in (*mine, *method.owned(sites, v)):

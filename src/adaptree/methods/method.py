@@ -90,7 +90,7 @@ class Method:
     """Trainings one after the other, each with the weights that `advance` makes of the last one's."""
     mixes: ClassVar[bool] = True
     """Whether one batch can mix tasks of this method, row by row."""
-    outside: ClassVar[bool] = False
+    standalone: ClassVar[bool] = False
     """Whether it leaves the base alone altogether, and learns by itself: `learn`, `logits`."""
     dynamic: ClassVar[bool] = False
     """Whether `weights` computes new tensors from v, so that it must be asked before every forward pass."""

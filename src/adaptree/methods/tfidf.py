@@ -28,7 +28,7 @@ class Tfidf(Method):
     trains: ClassVar[str] = "a weight per word and label; nothing of the base"
     choose: ClassVar[str] = "First: seconds to train, and sometimes enough."
     lr: ClassVar[float] = 1.0  # never used: it learns at once
-    outside: ClassVar[bool] = True
+    standalone: ClassVar[bool] = True
     mixes: ClassVar[bool] = False
 
     c: float = 10.0

@@ -57,7 +57,7 @@ def fit(
 
     `cover` are rows that the trunk is to hold beyond those of this run, so that runs on parts of them share it.
     """
-    if method.outside:
+    if method.standalone:
         return learn(method, kind, training, validation, settings, on_event)
     run = _Run(base, method, kind, training, validation, settings, folder, (training, validation, *cover), on_event)
     if resume and folder is not None:

@@ -88,11 +88,11 @@ def ground(
         if expression.block in ("parallel", "rows", "fuse"):
             raise CompositionError(f"nothing can be trained on {expression!r}.", hint="Say a name, or stack(…).")
         said[ON] = repr(expression)
-        if any(part.outside for part, _ in compose.compile_(compose.stack(expression), found).parts):
+        if any(part.standalone for part, _ in compose.compile_(compose.stack(expression), found).parts):
             raise CompositionError(f"{expression!r} leaves the base alone: there is nothing to train on.")
     if fused is None:
         how = parse(method)  # type: ignore[arg-type]
-        if how.outside:
+        if how.standalone:
             raise CompositionError(
                 f"{how.name} leaves the base alone: it cannot be trained on {said[ON]}.",
                 hint="Leave out --on, or choose another method.",
