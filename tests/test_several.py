@@ -31,10 +31,13 @@ from tests.bases import FILLER, WORDS, tiny_base
 
 ALL = [
     "houlsby:8", "houlsby(size=8, norms=false)", "pfeiffer:8", "pfeiffer(size=8, invertible=true)", "lora:2", "ia3",
-    "pal:12", "bapna:4", "parallel:4", "scaled_parallel:4", "houlsby_parallel:4", "houlsby_multiplicative:4",
+    "pal:12", "bapna:4", "parallel_adapter:4", "scaled_parallel:4", "houlsby_parallel:4", "houlsby_multiplicative:4",
     "houlsby_feedforward:4", "norms", "head",
 ]  # fmt: skip
-TOP = [f"{name}(layers=top:1)" for name in ("houlsby", "pfeiffer", "lora", "ia3", "pal", "bapna", "parallel", "norms")]
+TOP = [
+    f"{name}(layers=top:1)"
+    for name in ("houlsby", "pfeiffer", "lora", "ia3", "pal", "bapna", "parallel_adapter", "norms")
+]
 REPLACING = ["full", "top:1", "lt_sft:0.05", "bitfit"]
 
 
@@ -69,7 +72,7 @@ def tasks(base: Base) -> dict[str, Task]:
             base, [{"tokens": t.split(), "tags": ["B-X"] + ["O"] * t.count(" ")} for t in some], "tags",
             method="houlsby:4",
         ),
-        "fill": trained(base, [{"text": t} for t in some], "fill", kind="mlm", method="parallel:4"),
+        "fill": trained(base, [{"text": t} for t in some], "fill", kind="mlm", method="parallel_adapter:4"),
         "windows": trained(
             base, [{"text": t, "label": "ab"[i % 2]} for i, t in enumerate(some)], "windows", windows=True,
             max_length=10, method="pal:12",
@@ -362,7 +365,7 @@ def api_evaluate(bound: Any) -> None:
 
 SEVERAL = [
     "houlsby(size=4, init_std=0.2)", "pfeiffer(size=4, init_std=0.2)", "lora:2", "ia3", "pal(size=12, init_std=0.3)",
-    "bapna(size=4, init_std=0.3)", "parallel(size=4, init_std=0.3)",
+    "bapna(size=4, init_std=0.3)", "parallel_adapter(size=4, init_std=0.3)",
 ]  # fmt: skip
 APART = {("deberta-v2", None), ("deberta-v2", "top:1"), ("bart", "top:2")}
 """Where a module maps one table of positions for all rows, or a norm comes before the decoder's first layer."""

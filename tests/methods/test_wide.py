@@ -30,7 +30,7 @@ SIZED = {
 
 def test_the_methods_with_a_size_are_known() -> None:
     assert SIZED["lora"] == "rank"
-    assert {"houlsby", "pfeiffer", "bapna", "parallel", "scaled_parallel", "houlsby_deep", "pal"} <= set(SIZED)
+    assert {"houlsby", "pfeiffer", "bapna", "parallel_adapter", "scaled_parallel", "houlsby_deep", "pal"} <= set(SIZED)
 
 
 @pytest.mark.parametrize("method", SIZED)

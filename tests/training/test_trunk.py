@@ -27,7 +27,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import adaptree as at
 from adaptree.errors import UsageError
-from adaptree.methods import Houlsby, parse
+from adaptree.methods import parse
+from adaptree.methods.houlsby import Houlsby
 from adaptree.models import activation_cache, cache_files
 from adaptree.models.base import Base
 from adaptree.models.hooks import HookedModel, share
@@ -257,7 +258,6 @@ print(hashlib.sha256(b"".join(t.numpy().tobytes() for _, t in sorted(bound.task.
 
 SLOW = """
 import time
-from adaptree.methods import Houlsby
 from adaptree.models import activation_cache
 from adaptree.training import loop
 below = activation_cache._below

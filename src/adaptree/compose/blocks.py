@@ -178,7 +178,9 @@ class Raised(Block):
     """A method on top of others, which stay as they are: what `train --on` trains."""
 
     def __init__(self, method: Method, below: Parts, said: str) -> None:
-        kept = {key: getattr(method, key) for key in ("main", "lr", "stages", "standalone", "dynamic", "adds", "layers")}
+        kept = {
+            key: getattr(method, key) for key in ("main", "lr", "stages", "standalone", "dynamic", "adds", "layers")
+        }
         super().__init__(method.name, [*below, (method, {})], **kept, method=method, below=tuple(below), said=said)
 
     method: Method

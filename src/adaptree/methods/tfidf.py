@@ -1,12 +1,10 @@
-"""Bag of words: the baseline outside the base, which belongs in every table."""
+"""Bag of words: the baseline without the base, which belongs in every table."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
-
-import numpy as np
 
 from adaptree.errors import MethodError
 from adaptree.methods.method import Method, Params, check_number
@@ -45,6 +43,7 @@ class Tfidf(Method):
 
     def learn(self, texts: Sequence[Any], targets: Sequence[Any], classes: int) -> dict[str, Tensor]:
         """The words, their weights and the linear model's, as tensors; 0 classes are a regression."""
+        import numpy as np
         import torch
 
         from adaptree.core import bag
