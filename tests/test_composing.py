@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 import adaptree as at
-from adaptree import api, card
+from adaptree import api
 from adaptree.cli import main
 from adaptree.errors import CompositionError, StoreError, TaskNotFound, UsageError, WrongBase
 from adaptree.models.base import Base
 from adaptree.models.bound import Bound
 from adaptree.models.loading import load_base
+from adaptree.reports import card
 from adaptree.tasks.places import remember, run_folder
 from adaptree.tasks.store import Store
 from adaptree.tasks.task import FUSES, MADE_OF, NEEDS, ON, SAW, Task

@@ -23,7 +23,7 @@ from adaptree.kinds.labels import Labels
 from adaptree.kinds.mlm import Hidden, Mlm
 from adaptree.kinds.numbers import Numbers
 from adaptree.kinds.tag import Tag
-from adaptree.training import finish
+from adaptree.training import package
 from tests.bases import tiny_base
 
 
@@ -281,8 +281,8 @@ def test_of_a_large_part_the_first_inputs_are_looked_at(kind: str, base: Any, mo
     ]
     whole = at.train(rows, test=rows[:14], base=base, method="houlsby:4", epochs=1).task.record
     first = at.train(rows, test=rows[:6], base=base, method="houlsby:4", epochs=1).task.record
-    monkeypatch.setattr(finish, "CHUNK", 4)
-    monkeypatch.setattr(finish, "LOOKED_AT", 6)
+    monkeypatch.setattr(package, "CHUNK", 4)
+    monkeypatch.setattr(package, "LOOKED_AT", 6)
     cut = at.train(rows, test=rows[:14], base=base, method="houlsby:4", epochs=1).task.record
     assert cut.metrics == whole.metrics
     assert cut.extra["insight"] == first.extra["insight"]

@@ -259,7 +259,6 @@ print(hashlib.sha256(b"".join(t.numpy().tobytes() for _, t in sorted(bound.task.
 SLOW = """
 import time
 from adaptree.models import activation_cache
-from adaptree.training import loop
 below = activation_cache._below
 def wait(*args):
     print("filling", flush=True)
