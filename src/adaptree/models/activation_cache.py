@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from adaptree.data.batch import canonical, collate, group
 from adaptree.data.encode import Encoding
@@ -28,7 +28,8 @@ from adaptree.methods.layers import top_layers
 from adaptree.models import cache_folder
 from adaptree.models.base import Base
 from adaptree.models.cache_files import NotCacheable, alone, make_room, mapped, reserve, sized
-from adaptree.models.hooks import HookedModel, probe_inputs, share
+from adaptree.models.hooks import HookedModel
+from adaptree.models.restart import CannotRestart, check_restart, private_copy, restart, states_below
 
 Array = np.ndarray[Any, Any]
 FORMAT = 1
@@ -57,7 +58,7 @@ class CachedLayers:
         self._groups, self._places = groups, places
         self._state: Tensor | None = None
         self._device = next(hooked.backbone.parameters()).device
-        _cut(hooked, depth, form, self._give)
+        restart(hooked, depth, form, self._give)
         hooked.feed = self.feed
 
     def feed(self, rows: Sequence[Encoding]) -> None:
@@ -96,38 +97,6 @@ def depth_for(
     return lowest
 
 
-def restarts(hooked: HookedModel, depth: int) -> int:
-    """Return how long the tuple is that a layer returns, or 0 for a tensor, having restarted the base at layer `depth`.
-
-    Raise NotCacheable if the restarted base does not give the same bits.
-    """
-    sites = hooked.sites
-    if any(site.calls > 1 for site in sites.sites):
-        raise NotCacheable(f"the layers of {sites.architecture} share their weights")
-    differs = NotCacheable(f"{sites.architecture} cannot be restarted from the middle with the same bits")
-    inputs = probe_inputs(hooked.backbone)
-    device = next(hooked.backbone.parameters()).device
-    with torch.inference_mode(), torch.autocast(device.type, enabled=False):
-        tree = tree_of(hooked)
-        whole = tree.backbone(**inputs).last_hidden_state
-        output = _below(tree, depth, inputs)
-        rest = output[1:] if isinstance(output, tuple) else ()
-        if any(extra is not None for extra in rest):  # such as T5's position bias, which the layers above need
-            raise differs
-        form = len(output) if isinstance(output, tuple) else 0
-        _cut(tree, depth, form, lambda: _state(output))
-        if not torch.equal(tree.backbone(**inputs).last_hidden_state, whole):
-            raise differs
-    return form
-
-
-def tree_of(hooked: HookedModel) -> HookedModel:
-    """Return a copy of the modules over the same tensors, in evaluation mode; no other thread meets its hooks."""
-    tree = HookedModel(share(hooked.model), hooked.architecture)
-    tree.model.eval()
-    return tree
-
-
 def open_cache(
     base: Base,
     hooked: HookedModel,
@@ -142,7 +111,10 @@ def open_cache(
     Raise NotCacheable where that cannot be. `stopped` is called before each batch that is computed: if it returns true,
     nothing is kept and KeyboardInterrupt is raised.
     """
-    form = restarts(base.hooked, depth)
+    try:
+        form = check_restart(base.hooked, depth)
+    except CannotRestart as why:
+        raise NotCacheable(str(why)) from why
     distinct = {_key(row): row for row in inputs()}
     ordered = sorted(distinct.items(), key=lambda item: (canonical(len(item[1].ids)), item[0]))
     members: dict[int, list[tuple[bytes, Encoding]]] = {}
@@ -242,7 +214,7 @@ def _fill(
 ) -> None:
     """Compute the states and write the file; it appears at `path` only when it is complete."""
     partial = path.with_suffix(".partial")  # one name for all: we hold the lock, so any other writer is dead
-    tree = tree_of(base.hooked)
+    copy = private_copy(base.hooked)
     try:
         with partial.open("wb") as file:
             reserve(file, total)
@@ -254,7 +226,7 @@ def _fill(
                     if stopped():
                         raise KeyboardInterrupt
                     inputs = collate([of[i][1] for i in at], base.encoder.pad_id, base.device)
-                    states = _state(_below(tree, depth, inputs)).cpu().numpy()
+                    states = states_below(copy, depth, inputs).cpu().numpy()
                     if dtype == np.float16 and np.abs(states).max() > np.finfo(np.float16).max:
                         raise NotCacheable("some states are too large for fp16; --activation-cache fp32 holds them")
                     groups[length][at] = states
@@ -263,44 +235,3 @@ def _fill(
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-
-
-class _Done(Exception):
-    pass
-
-
-def _below(hooked: HookedModel, depth: int, inputs: dict[str, Tensor]) -> Any:
-    """Return the output of layer `depth - 1`, without computing the layers above it."""
-    kept: list[Any] = []
-
-    def stop(module: nn.Module, args: Any, output: Any) -> None:
-        kept.append(output)
-        raise _Done
-
-    layer = hooked.backbone.get_submodule(hooked.sites.layers[depth - 1])
-    handle = layer.register_forward_hook(stop)
-    try:
-        with contextlib.suppress(_Done):
-            hooked.backbone(**inputs)
-    finally:
-        handle.remove()
-    return kept[0]
-
-
-def _state(output: Any) -> Tensor:
-    state: Tensor = output[0] if isinstance(output, tuple) else output
-    return state
-
-
-def _cut(hooked: HookedModel, depth: int, form: int, give: Callable[[], Tensor]) -> None:
-    """Let the layers below `depth` of a private copy compute nothing, and the last of them return `give()`."""
-
-    def replaced(last: bool) -> Callable[..., Any]:
-        def forward(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
-            state = give() if last else hidden_states
-            return (state, *[None] * (form - 1)) if form else state
-
-        return forward
-
-    for at, path in enumerate(hooked.sites.layers[:depth]):
-        hooked.backbone.get_submodule(path).forward = replaced(at == depth - 1)
