@@ -83,13 +83,13 @@ class Bound:
         return None, tree
 
     @property
-    def guest(self) -> tuple[Plan, Params] | None:
-        """What it does on the base itself; none where it replaces the base's weights, or leaves it alone."""
+    def on_base(self) -> tuple[Plan, Params] | None:
+        """The plan and the weights, if it runs on the base's own weights; None if it replaces them or needs no base."""
         return None if self._plan is None or self.method.standalone else (self._plan, self._v)
 
     @property
-    def spelled(self) -> str:
-        """Its methods, from the lowest to the topmost."""
+    def spelling(self) -> str:
+        """Its methods as text, from the lowest to the topmost."""
         return ", ".join(str(method) for method, _ in self.composition.parts)
 
     @property
