@@ -16,7 +16,7 @@ import torch
 
 import adaptree as at
 from adaptree.errors import BaseError, WrongBase
-from adaptree.methods import Houlsby
+from adaptree.methods.houlsby import Houlsby
 from adaptree.models import embedded
 from adaptree.models.fingerprint import fingerprint
 from adaptree.models.hooks import HookedModel, share

@@ -35,8 +35,8 @@ LABELS = ["a", "b", "c"]
 METHODS = [
     "houlsby:8", "houlsby(size=8, norms=false)", "houlsby_norm:4", "houlsby_deep:4", "houlsby_attention:4",
     "houlsby_feedforward:4", "houlsby_parallel:4", "houlsby_multiplicative:4", "pfeiffer:8",
-    "pfeiffer(size=4, norms=true)", "bapna:4", "parallel:4", "scaled_parallel:4", "lora:2", "ia3", "pal:12", "norms",
-    "head", "full", "top:1", "bitfit",
+    "pfeiffer(size=4, norms=true)", "bapna:4", "parallel_adapter:4", "scaled_parallel:4", "lora:2", "ia3", "pal:12",
+    "norms", "head", "full", "top:1", "bitfit",
 ]  # fmt: skip
 SPARSE = ["lt_sft:0.05", "diff_pruning:0.05"]
 DOCS = Path(__file__).parent.parent / "docs"
@@ -418,7 +418,9 @@ def test_the_mean_of_a_task_s_outputs_with_itself_is_that_task(base: Base, task:
         assert_close(logits(base, text, a=task(method)), alone)
 
 
-@pytest.mark.parametrize("method", ["houlsby:8", "pfeiffer:8", "lora:2", "pal:12", "parallel:4", "full", "lt_sft:0.05"])
+@pytest.mark.parametrize(
+    "method", ["houlsby:8", "pfeiffer:8", "lora:2", "pal:12", "parallel_adapter:4", "full", "lt_sft:0.05"]
+)
 def test_all_of_the_weight_on_one_part_is_that_part(base: Base, task: Make, delta: Make, method: str) -> None:
     make = delta if method in SPARSE else task
     a, b = make(method), make(method, 1)
@@ -543,8 +545,8 @@ BLOCKS = [
 def several(task: Make, delta: Make) -> dict[str, Task]:
     return {
         "a": task(HOULSBY), "b": task("pfeiffer:8"), "c": task(HOULSBY, 1), "d": delta("lt_sft:0.05"),
-        "e": delta("lt_sft:0.05", 1), "p": task("pfeiffer:8"), "q": task("pfeiffer:8", 1), "r": task("parallel:4"),
-        "s": task("pal:12"),
+        "e": delta("lt_sft:0.05", 1), "p": task("pfeiffer:8"), "q": task("pfeiffer:8", 1),
+        "r": task("parallel_adapter:4"), "s": task("pal:12"),
     }  # fmt: skip
 
 

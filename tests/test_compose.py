@@ -156,7 +156,7 @@ def test_a_method_outside_the_base_is_refused(base: Base, task: Any) -> None:
 
 
 def test_methods_on_other_weights_go_together(base: Base, task: Any) -> None:
-    for below in ("lora:2", "ia3", "pal:12", "lt_sft:0.05", "bapna:4", "parallel:4"):
+    for below in ("lora:2", "ia3", "pal:12", "lt_sft:0.05", "bapna:4", "parallel_adapter:4"):
         bound = base.bind(task("pfeiffer:8", 1), on=[task(below)])
         assert not torch.allclose(bound.logits(TEXTS), base.bind(task("pfeiffer:8", 1)).logits(TEXTS), atol=1e-5), below
 

@@ -16,7 +16,8 @@ from torch.nn import functional as F
 
 import adaptree as at
 from adaptree.errors import CompositionError, MethodError, TaskNotFound, TrainingError, WrongBase
-from adaptree.methods import Fusion, Method, Params, parse
+from adaptree.methods import Method, Params, parse
+from adaptree.methods.fusion import Fusion
 from adaptree.models.base import Base
 from adaptree.models.hooks import HookedModel, without_dropout
 from adaptree.models.loading import load_base

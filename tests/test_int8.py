@@ -98,7 +98,7 @@ def test_the_base_and_its_tasks_keep_their_bits(base: Any, task: Task, texts: li
     assert not any(isinstance(part, Int8Linear) for part in base.hooked.model.modules())
 
 
-@pytest.mark.parametrize("name", sorted(name for name, kind in METHODS.items() if not kind.outside))
+@pytest.mark.parametrize("name", sorted(name for name, kind in METHODS.items() if not kind.standalone))
 def test_every_method_runs_in_int8_near_its_answers_in_fp32(
     name: str, base: Any, data: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

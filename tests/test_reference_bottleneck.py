@@ -141,7 +141,7 @@ def gpt2(w: Weights, v: Weights, adapters: Adapters, ids: Tensor, mask: Tensor) 
 MODELS: dict[str, Callable[..., Tensor]] = {"bert": bert, "gpt2": gpt2}
 FAMILY: dict[str, type[Adapters]] = {
     "bapna:8": BapnaFirat,
-    "parallel:8": He,
+    "parallel_adapter:8": He,
     "scaled_parallel(size=8, scale=3)": HeScaled,
     "houlsby_norm:8": Norm,
     "houlsby_deep(size=8, depth=3)": Deep,

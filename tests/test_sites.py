@@ -10,9 +10,10 @@ from transformers import BertModel
 
 from adaptree import Architecture, attach
 from adaptree.errors import UnknownArchitecture, UsageError
+from adaptree.methods.layers import parse_layers
 from adaptree.models.architectures import ARCHITECTURES
 from adaptree.models.hooks import HookedModel
-from adaptree.models.sites import find, parse_layers
+from adaptree.models.sites import find
 from tests import tiny
 
 STACK = tiny.ROFORMER.stacks[0]

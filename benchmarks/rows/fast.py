@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from adaptree.training.settings import top_layers
+from adaptree.methods.layers import top_layers
 from benchmarks.runs import FLOOR, OURS, Setup, answering, bottlenecks, command, kept, per_epoch, score, training, wall
 from benchmarks.table import Amount, Measurement, Run, Table
 

@@ -5,6 +5,8 @@
     import adaptree as at
     tuned = at.train("reviews.csv", name="reviews")
     tuned.predict(["great phone"])
+
+The class of every method is here too, by its name: at.Houlsby(size=64), at.Lora(rank=8).
 """
 
 from __future__ import annotations
@@ -13,68 +15,52 @@ import importlib
 from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from adaptree.api import check, evaluate, train
-    from adaptree.compose import Expression, average, average_outputs, drop, fuse, parallel, rows, stack
-    from adaptree.errors import AdaptreeError
-    from adaptree.kinds import Prediction
-    from adaptree.methods import (
-        Bapna,
-        BitFit,
-        DiffPruning,
-        Full,
-        Head,
-        Houlsby,
-        Ia3,
-        Lora,
-        LotteryTicket,
-        Method,
-        Norms,
-        Pal,
-        Parallel,
-        Pfeiffer,
-        ScaledParallel,
-        Tfidf,
-        Top,
-    )
-    from adaptree.models.architectures import Architecture, LayerStack
-    from adaptree.models.base import Base
-    from adaptree.models.bound import Bound
-    from adaptree.models.loading import load_base
-    from adaptree.models.tuned import Tuned, attach
-    from adaptree.tasks.store import Store
-    from adaptree.tasks.task import Task
+if TYPE_CHECKING:  # what a type checker sees; a method's class that is not named here is `Any` to it, and works as well
+    from adaptree.api import check as check
+    from adaptree.api import evaluate as evaluate
+    from adaptree.api import train as train
+    from adaptree.compose import Expression as Expression
+    from adaptree.compose import average as average
+    from adaptree.compose import average_outputs as average_outputs
+    from adaptree.compose import drop as drop
+    from adaptree.compose import fuse as fuse
+    from adaptree.compose import parallel as parallel
+    from adaptree.compose import rows as rows
+    from adaptree.compose import stack as stack
+    from adaptree.errors import AdaptreeError as AdaptreeError
+    from adaptree.kinds import Prediction as Prediction
+    from adaptree.methods import Method as Method
+    from adaptree.methods.bapna import Bapna as Bapna
+    from adaptree.methods.bitfit import BitFit as BitFit
+    from adaptree.methods.dense import Full as Full
+    from adaptree.methods.houlsby import Houlsby as Houlsby
+    from adaptree.methods.ia3 import Ia3 as Ia3
+    from adaptree.methods.lora import Lora as Lora
+    from adaptree.methods.pfeiffer import Pfeiffer as Pfeiffer
+    from adaptree.models.architectures import Architecture as Architecture
+    from adaptree.models.architectures import LayerStack as LayerStack
+    from adaptree.models.base import Base as Base
+    from adaptree.models.bound import Bound as Bound
+    from adaptree.models.loading import load_base as load_base
+    from adaptree.models.tuned import Tuned as Tuned
+    from adaptree.models.tuned import attach as attach
+    from adaptree.tasks.store import Store as Store
+    from adaptree.tasks.task import Task as Task
 
 __version__ = _version("adaptree")
 
-# The public names and where they live; each is imported when first asked for, so that `import adaptree` is cheap.
+# Where the public names are: each is imported when it is first used, so that `import adaptree` is cheap.
 _HOMES = {
     "AdaptreeError": "errors",
     "Architecture": "models.architectures",
-    "Bapna": "methods",
     "Base": "models.base",
-    "BitFit": "methods",
     "Bound": "models.bound",
-    "DiffPruning": "methods",
     "Expression": "compose",
-    "Full": "methods",
-    "Head": "methods",
-    "Houlsby": "methods",
-    "Ia3": "methods",
     "LayerStack": "models.architectures",
-    "Lora": "methods",
-    "LotteryTicket": "methods",
     "Method": "methods",
-    "Norms": "methods",
-    "Pal": "methods",
-    "Parallel": "methods",
-    "Pfeiffer": "methods",
     "Prediction": "kinds",
-    "ScaledParallel": "methods",
     "Store": "tasks.store",
     "Task": "tasks.task",
-    "Tfidf": "methods",
-    "Top": "methods",
     "Tuned": "models.tuned",
     "attach": "models.tuned",
     "average": "compose",
@@ -90,56 +76,23 @@ _HOMES = {
     "train": "api",
 }
 
-__all__ = [
-    "AdaptreeError",
-    "Architecture",
-    "Bapna",
-    "Base",
-    "BitFit",
-    "Bound",
-    "DiffPruning",
-    "Expression",
-    "Full",
-    "Head",
-    "Houlsby",
-    "Ia3",
-    "LayerStack",
-    "Lora",
-    "LotteryTicket",
-    "Method",
-    "Norms",
-    "Pal",
-    "Parallel",
-    "Pfeiffer",
-    "Prediction",
-    "ScaledParallel",
-    "Store",
-    "Task",
-    "Tfidf",
-    "Top",
-    "Tuned",
-    "attach",
-    "average",
-    "average_outputs",
-    "check",
-    "drop",
-    "evaluate",
-    "fuse",
-    "load_base",
-    "parallel",
-    "rows",
-    "stack",
-    "train",
-]
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name in _HOMES:
+        value = getattr(importlib.import_module(f"adaptree.{_HOMES[name]}"), name)
+    elif name == "__all__":  # asked for by `from adaptree import *`
+        return __dir__()
+    elif (value := _methods().get(name) if name[:1].isupper() else None) is None:
         raise AttributeError(f"module 'adaptree' has no attribute '{name}'")
-    value = getattr(importlib.import_module(f"adaptree.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*_HOMES, *_methods()])
+
+
+def _methods() -> dict[str, Any]:
+    from adaptree.methods.method import classes
+
+    return dict(classes())

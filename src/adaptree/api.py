@@ -31,7 +31,7 @@ from adaptree.training.settings import Settings, known_settings
 if TYPE_CHECKING:
     from adaptree.models.base import Base
     from adaptree.models.bound import Bound
-    from adaptree.models.several import Several
+    from adaptree.models.several import MultiTask
     from adaptree.training.package import Part
     from adaptree.training.result import Fit
     from adaptree.training.search import Trial
@@ -220,7 +220,7 @@ def train(
 
 def _check_fits(table: Data, how: Method, asked: Settings) -> None:
     """Refuse a method, a metric or weights that this file is not for."""
-    if how.outside and (table.scored not in ("classify", "regress") or asked.windows):
+    if how.standalone and (table.scored not in ("classify", "regress") or asked.windows):
         raise UsageError(
             f"{how.name} is for one label or one number a text, read at once.",
             hint="Choose another method, or houlsby.",
@@ -248,7 +248,7 @@ def _parts(table: Data, other: Data | None, tester: Data | None, seed: int) -> d
 
 
 def evaluate(
-    bound: Bound | Several,
+    bound: Bound | MultiTask,
     data: Source,
     *,
     text: str | None = None,
@@ -258,10 +258,10 @@ def evaluate(
     store: Store | None = None,
 ) -> dict[str, Any]:
     """A task's scores on labelled data, with 95 % intervals; in its `store` a rebased one then counts as evaluated."""
-    from adaptree.models.several import Several
+    from adaptree.models.several import MultiTask
     from adaptree.training.package import Part, score
 
-    if isinstance(bound, Several):
+    if isinstance(bound, MultiTask):
         raise UsageError(
             f"{bound.expression!r} gives several answers, and a row of a file is labelled for one.",
             hint=f'Evaluate each part: adaptree evaluate "{next(iter(bound.parts))}" DATA',
@@ -354,7 +354,7 @@ def _result_of(bound: Bound) -> dict[str, Any]:
         "task": repr(expression),
         "version": None,
         "parts": [record.reference for record in records],
-        "method": bound.spelled,
+        "method": bound.spelling,
         "parameters": {
             **said["parameters"],
             **{
@@ -388,8 +388,8 @@ def methods(base: Base | str | Path = "minilm") -> list[dict[str, Any]]:
                 "method": name,
                 "spelling": str(method),
                 "trains": kind.trains,
-                "parameters": None if kind.outside else count,
-                "percent": None if count is None or kind.outside else 100 * count / total,
+                "parameters": None if kind.standalone else count,
+                "percent": None if count is None or kind.standalone else 100 * count / total,
                 "lr": kind.lr,
                 "paper": kind.paper,
                 "choose": kind.choose,

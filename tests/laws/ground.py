@@ -21,7 +21,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "houlsby": {"size": 6},
     "pfeiffer": {"size": 5},
     "bapna": {"size": 5},
-    "parallel": {"size": 6},
+    "parallel_adapter": {"size": 6},
     "scaled_parallel": {"size": 6},
     "houlsby_norm": {"size": 6},
     "houlsby_deep": {"size": 6, "depth": 3},
@@ -48,7 +48,7 @@ REFUSED: dict[str, dict[str, str]] = {
     "pal": dict.fromkeys(
         ("gpt2", "llama", "mistral", "qwen2", "qwen3", "t5", "t5-encoder", "t5-generator", "bart", "roformer"), "pal"
     ),
-    "parallel": {"roformer": "linear|map"},
+    "parallel_adapter": {"roformer": "linear|map"},
     "scaled_parallel": {"roformer": "linear|map"},
     "houlsby_parallel": {"roformer": "linear|map", **dict.fromkeys(("t5", "t5-generator", "bart"), "layers")},
     "houlsby_multiplicative": {"roformer": "linear|map", **dict.fromkeys(("t5", "t5-generator", "bart"), "layers")},
@@ -63,7 +63,7 @@ FIXED = {
 # last, with the weights that `advance` makes of a first stage.
 CUT = "-cut"
 STAGED = [name for name, method in METHODS.items() if method.stages > 1]
-INSIDE = [name for name, method in METHODS.items() if not method.outside]
+INSIDE = [name for name, method in METHODS.items() if not method.standalone]
 SUBJECTS = [*INSIDE, *(name + CUT for name in STAGED)]
 FINISHED = [subject for subject in SUBJECTS if subject not in STAGED]
 """What can be a task: of a first stage alone none is made."""

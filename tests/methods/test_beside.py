@@ -106,7 +106,7 @@ def test_beside_cross_attention_is_refused_with_the_reason_and_the_encoder_works
 
 
 @pytest.mark.parametrize(
-    ("method", "way_in"), [("parallel", "up"), ("scaled_parallel", "up"), ("houlsby_parallel", "qkv")]
+    ("method", "way_in"), [("parallel_adapter", "up"), ("scaled_parallel", "up"), ("houlsby_parallel", "qkv")]
 )
 def test_a_row_that_does_not_name_the_way_in_is_refused(method: str, way_in: str) -> None:
     model, row = tiny.model("roformer"), tiny.CASES["roformer"].row
@@ -122,7 +122,7 @@ def test_what_shows_a_sublayers_input_fires_once_a_call(case: str) -> None:
     """A map that read something else too (DeBERTa v2's query reads positions) would show the wrong thing."""
     model = tiny.model(case)
     hooked, seen = HookedModel(model), {}
-    how = parse("parallel" if any(s.role == "cross" for s in hooked.sites.sites) else "houlsby_parallel")
+    how = parse("parallel_adapter" if any(s.role == "cross" for s in hooked.sites.sites) else "houlsby_parallel")
     pairs = how._entrances(hooked.sites)  # type: ignore[attr-defined]
     for _, entrance in pairs:
         module = hooked.backbone.get_submodule(entrance.path)

@@ -20,12 +20,12 @@ from adaptree.models.hooks import HookedModel
 from adaptree.models.sites import find
 from tests import tiny
 
-BESIDE = ["parallel", "scaled_parallel", "houlsby_parallel", "houlsby_multiplicative"]
+BESIDE = ["parallel_adapter", "scaled_parallel", "houlsby_parallel", "houlsby_multiplicative"]
 VARIANTS = [
     "houlsby_norm", "houlsby_deep", "houlsby_attention", "houlsby_feedforward", "houlsby_parallel",
     "houlsby_multiplicative",
 ]  # fmt: skip
-FAMILY = ["bapna", "parallel", "scaled_parallel", *VARIANTS]
+FAMILY = ["bapna", "parallel_adapter", "scaled_parallel", *VARIANTS]
 CROSSED = ["t5", "bart"]  # their decoders have cross attention
 
 every_one = pytest.mark.parametrize("method", FAMILY)
@@ -58,7 +58,7 @@ ONE = 2 * 64 * 768 + 768 + 64  # 99,136
     ("method", "formula", "adapters", "norms"),
     [
         ("bapna:64", 12 * (ONE + 2 * 768), 1_208_064, 0),
-        ("parallel:64", 12 * ONE, 1_189_632, 0),
+        ("parallel_adapter:64", 12 * ONE, 1_189_632, 0),
         ("scaled_parallel:64", 12 * ONE, 1_189_632, 0),
         ("houlsby_norm:64", 24 * (ONE + 2 * 64), 2_382_336, NORMS),
         ("houlsby_deep:64", 24 * (ONE + 64 * 64 + 64), 2_479_104, NORMS),
@@ -133,7 +133,7 @@ def test_one_more_hidden_layer_is_another_function() -> None:
 def test_the_scale_multiplies_what_is_added() -> None:
     """s · up is all that s does: an up that is s times as large, at scale one, is the same task."""
     scaled = shake(attach(tiny.model("bert"), "scaled_parallel(size=6, scale=2)"))
-    plain = attach(tiny.model("bert"), "parallel:6")
+    plain = attach(tiny.model("bert"), "parallel_adapter:6")
     plain.load_state_dict({k: t * 2 if ".up" in k else t for k, t in scaled.state_dict().items()})
     torch.testing.assert_close(output(plain), output(scaled), atol=1e-6, rtol=1e-6)
 
@@ -295,7 +295,7 @@ def test_the_hidden_states_that_a_model_gives_are_those_after_bapna(case: str) -
         ("scaled_parallel(scale=-1)", "scale must be a number of at least 0, not -1"),
         ("scaled_parallel(scale=big)", "not 'big'"),
         ("bapna:0", "bapna: size must be a whole number of at least 1"),
-        ("paralel:8", "Did you mean 'parallel'?"),
+        ("paralel_adapter:8", "Did you mean 'parallel_adapter'?"),
     ],
 )
 def test_a_bad_number_gets_one_clear_line(spelling: str, says: str) -> None:

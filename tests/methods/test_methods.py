@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 
 from adaptree import Houlsby, Pfeiffer, attach
 from adaptree.core.bottleneck import ACTIVATIONS
-from adaptree.errors import AdaptreeError, MethodError, UsageError
+from adaptree.errors import AdaptreeError, CompositionError, MethodError, UsageError
 from adaptree.methods import METHODS, Method, parse
+from adaptree.methods.parallel import ParallelAdapter
 from adaptree.models.sites import find
+from adaptree.training import parents
 from tests import tiny
 
 LAYERS = st.one_of(
@@ -224,8 +226,37 @@ def test_a_new_method_is_a_new_file_and_nothing_else(tmp_path: Path) -> None:
         "class Mine(Houlsby):\n"
         "    name: ClassVar[str] = 'mine'\n"
     )
-    program = "from adaptree.methods import parse; print(parse('mine:8'))"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)}
+    program = (
+        "import sys, adaptree\n"
+        "print(adaptree.Mine(size=8), 'Mine' in dir(adaptree), 'Mine' in adaptree.__all__)\n"
+        "from adaptree import *\n"
+        "from adaptree.methods import parse\n"
+        "print(parse('mine:8') == Mine(size=8))\n"
     )
-    assert done.stdout.strip() == "mine(size=8)", done.stderr
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    assert done.stdout.split("\n")[:2] == ["mine(size=8) True True", "True"], done.stderr
+
+
+def test_every_method_is_a_name_of_the_package_and_nothing_else_is() -> None:
+    import adaptree
+
+    assert {cls.__name__ for cls in METHODS.values()} <= set(dir(adaptree)) == set(adaptree.__all__)
+    assert all(getattr(adaptree, cls.__name__) is cls for cls in METHODS.values())
+    assert all(getattr(adaptree, name) is not None for name in dir(adaptree))
+    for name in ("Nothing", "nothing", "_nothing", "Stack", "Parallel", "Name"):
+        assert not hasattr(adaptree, name)
+
+
+@pytest.mark.parametrize("spelling", ["parallel", "parallel:8", "parallel(size=8)", "parallel(size=8, layers=top:1)"])
+def test_an_earlier_name_of_a_method_is_read_and_the_new_one_written(spelling: str) -> None:
+    method = parse(spelling)
+    assert type(method) is ParallelAdapter
+    assert repr(method).startswith("parallel_adapter(size=")
+    assert parse(repr(method)) == method
+    assert "parallel" not in METHODS
+
+
+def test_the_earlier_name_in_front_of_brackets_is_a_composition_and_says_what_to_write() -> None:
+    with pytest.raises(CompositionError, match=r"The method is spelled parallel_adapter\(size=…\)"):
+        parents.ground("parallel(size=8)", None, None)

@@ -82,15 +82,18 @@ def adaptree(tmp_path: Path):  # type: ignore[no-untyped-def]
                 str(where / "lib"),
             ]
             subprocess.run([*install, str(wheel(where, code))], check=True, capture_output=True)
-        environment = {**os.environ, "PYTHONPATH": str(where / "lib"), "ADAPTREE_STORE": str(tmp_path / "store")}
+        path = os.pathsep.join([str(where / "lib"), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, "PYTHONPATH": path, "ADAPTREE_STORE": str(tmp_path / "store")}
         command = [sys.executable, "-m", "adaptree", *map(str, words)]
         return subprocess.run(command, capture_output=True, text=True, env=environment)
 
     return run
 
 
-def test_an_installed_method_is_listed_trained_and_used(adaptree, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_an_installed_method_works_in_every_command(adaptree, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     base, data = tiny_base(tmp_path / "base"), words_csv(tmp_path / "words.csv")
+    checked = adaptree("check", data, "--base", base)
+    assert checked.returncode == 0, checked.stderr
     listed = json.loads(adaptree("methods", "--base", base, "--format", "json").stdout)
     assert {"method": "shift", "parameters": 4 * 32}.items() <= {r["method"]: r for r in listed}["shift"].items()
     done = adaptree(
@@ -98,7 +101,20 @@ def test_an_installed_method_is_listed_trained_and_used(adaptree, tmp_path: Path
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["method"] == "shift(start=0.5)"
-    assert adaptree("predict", "w", "the lion").returncode == 0
+    predicted = adaptree("predict", "w", "the lion", "--format", "json")
+    assert predicted.returncode == 0, predicted.stderr
+    assert json.loads(predicted.stdout)
+    scored = adaptree("evaluate", "w", data, "--format", "json")
+    assert scored.returncode == 0, scored.stderr
+    assert 0 <= json.loads(scored.stdout)["metrics"]["test"]["accuracy"] <= 1
+    card = adaptree("show", "w")
+    assert "shift(start=0.5)" in card.stdout, card.stderr
+    compared = adaptree(
+        "compare", data, "--method", "shift:0.5", "--method", "head", "--seeds", 1, "--epochs", 1, "--base", base,
+        "--out", tmp_path / "comparison", "--format", "json",
+    )  # fmt: skip
+    assert compared.returncode == 0, compared.stderr
+    assert "shift(start=0.5)" in compared.stdout
 
 
 def test_a_method_that_cannot_be_loaded_is_named_with_its_package(adaptree, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -24,13 +24,13 @@ SIZED = {
     name: field.name
     for name, method in METHODS.items()
     for field in fields(method)
-    if field.name in ("size", "rank") and not method.outside
+    if field.name in ("size", "rank") and not method.standalone
 }
 
 
 def test_the_methods_with_a_size_are_known() -> None:
     assert SIZED["lora"] == "rank"
-    assert {"houlsby", "pfeiffer", "bapna", "parallel", "scaled_parallel", "houlsby_deep", "pal"} <= set(SIZED)
+    assert {"houlsby", "pfeiffer", "bapna", "parallel_adapter", "scaled_parallel", "houlsby_deep", "pal"} <= set(SIZED)
 
 
 @pytest.mark.parametrize("method", SIZED)

@@ -26,7 +26,7 @@ OURS = {
     "seq_bn": "pfeiffer:8",
     "seq_bn_before_the_norm": "pfeiffer:8",
     "par_bn": "scaled_parallel:8",
-    "par_bn_unscaled": "parallel:8",
+    "par_bn_unscaled": "parallel_adapter:8",
     "par_bn_both": "houlsby_parallel(size=8, activation=relu, norms=false)",
     "layer_output_ln_before": "bapna:8",
 }

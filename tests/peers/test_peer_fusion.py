@@ -21,7 +21,8 @@ import transformers as tf
 from safetensors import safe_open
 from torch import Tensor
 
-from adaptree.methods import Fusion, parse
+from adaptree.methods import parse
+from adaptree.methods.fusion import Fusion
 from adaptree.methods.method import part
 from adaptree.models.hooks import HookedModel
 

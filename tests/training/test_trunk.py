@@ -27,13 +27,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import adaptree as at
 from adaptree.errors import UsageError
-from adaptree.methods import Houlsby, parse
+from adaptree.methods import parse
+from adaptree.methods.houlsby import Houlsby
 from adaptree.models import activation_cache, cache_files
 from adaptree.models.base import Base
-from adaptree.models.hooks import HookedModel, share
+from adaptree.models.hooks import HookedModel
 from adaptree.models.loading import load_base
+from adaptree.models.restart import CannotRestart, check_restart, private_copy, restart, states_below
 from adaptree.training import loop
-from adaptree.training.settings import Settings
 
 METHODS = [
     "houlsby(size=8, layers=top:2)",
@@ -151,11 +152,11 @@ def test_where_there_is_none_training_says_why(base: Base, data: Path, method: s
 def restarted(hooked: HookedModel, depth: int) -> bool:
     """Whether a base goes on from the middle with the same bits, on a batch that the probe did not see."""
     inputs = tiny.batch(hooked.backbone, rows=4, tokens=9)
-    form = activation_cache.restarts(hooked, depth)
+    form = check_restart(hooked, depth)
     with torch.inference_mode():
-        state = activation_cache._state(activation_cache._below(activation_cache.tree_of(hooked), depth, inputs))
-        tree = HookedModel(share(hooked.model), hooked.architecture)
-        activation_cache._cut(tree, depth, form, lambda: state)
+        state = states_below(hooked, depth, inputs)
+        tree = private_copy(hooked)
+        restart(tree, depth, form, lambda: state)
         found, whole = tree.backbone(**inputs), hooked.backbone(**inputs)
     return torch.equal(found.last_hidden_state, whole.last_hidden_state)
 
@@ -169,8 +170,8 @@ def test_a_base_is_restarted_at_each_layer_with_the_same_bits(case: str) -> None
 
 @pytest.mark.parametrize(("case", "depth"), [("t5", 1), ("t5-encoder", 2), ("albert", 1), ("bart", 4)])
 def test_a_base_that_cannot_be_restarted_is_refused(case: str, depth: int) -> None:
-    with pytest.raises(cache_files.NotCacheable, match=r"share their weights|same bits"):
-        activation_cache.restarts(HookedModel(tiny.model(case).eval()), depth)
+    with pytest.raises(CannotRestart, match=r"share their weights|same bits"):
+        check_restart(HookedModel(tiny.model(case).eval()), depth)
 
 
 def test_half_precision_halves_the_file_and_hardly_moves_the_answer(base: Base, data: Path, cache: Path) -> None:
@@ -258,14 +259,13 @@ print(hashlib.sha256(b"".join(t.numpy().tobytes() for _, t in sorted(bound.task.
 
 SLOW = """
 import time
-from adaptree.methods import Houlsby
 from adaptree.models import activation_cache
-below = activation_cache._below
+below = activation_cache.states_below
 def wait(*args):
     print("filling", flush=True)
     time.sleep(0.3)
     return below(*args)
-activation_cache._below = wait
+activation_cache.states_below = wait
 """
 
 
@@ -285,7 +285,7 @@ def test_a_process_killed_while_it_fills_leaves_the_next_one_the_same_bits(
     arguments = [str(folder), str(data)]
     process = subprocess.Popen([sys.executable, "-c", SLOW + RUN, *arguments], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    for _ in range(3):  # the probe, then the first batches
+    for _ in range(2):  # the first batches
         process.stdout.readline()
     process.kill()
     process.communicate()
@@ -382,9 +382,9 @@ def test_a_method_that_touches_more_than_it_says_gets_no_trunk(
 )
 def test_what_acts_on_the_embeddings_or_a_lower_layer_gets_no_trunk(base: Base, path: str) -> None:
     method = parse("houlsby(size=8, layers=top:1)")
-    assert activation_cache.depth_for(method, base.hooked, ["encoder.layer.3.output"], Settings()) == 3
+    assert activation_cache.depth_for(method, base.hooked, ["encoder.layer.3.output"], precision="fp32") == 3
     with pytest.raises(cache_files.NotCacheable, match="acts below layer 3"):
-        activation_cache.depth_for(method, base.hooked, [path], Settings())
+        activation_cache.depth_for(method, base.hooked, [path], precision="fp32")
 
 
 def test_what_a_killed_process_had_reserved_is_room_again(
@@ -502,18 +502,18 @@ def test_states_that_vanish_while_they_are_opened_are_computed_again(
 def test_ctrl_c_while_it_is_computed_is_heeded_and_leaves_nothing(
     base: Base, data: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, calls = activation_cache._below, []
+    real, calls = activation_cache.states_below, []
 
     def below(*args: Any) -> Any:
         calls.append(args)
-        if len(calls) == 2:  # the first is the probe's
+        if len(calls) == 1:
             os.kill(os.getpid(), signal.SIGINT)
         return real(*args)
 
-    monkeypatch.setattr(activation_cache, "_below", below)
+    monkeypatch.setattr(activation_cache, "states_below", below)
     with pytest.raises(KeyboardInterrupt):
         trained(base, data, "head", epochs=1)
-    assert len(calls) == 2
+    assert len(calls) == 1
     assert {path.suffix for path in cache.iterdir()} == {".lock"}
 
 

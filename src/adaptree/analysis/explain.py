@@ -18,7 +18,7 @@ from adaptree.data.read import rows as read_rows
 from adaptree.data.table import name_of
 from adaptree.errors import CompositionError, UsageError, near
 from adaptree.kinds import metrics
-from adaptree.methods import Fusion
+from adaptree.methods.fusion import Fusion
 from adaptree.reports.plots import matrix, save, style
 from adaptree.reports.text import distinct, short
 from adaptree.tasks.task import FUSES

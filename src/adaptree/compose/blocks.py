@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 from adaptree.compose.merge import Parts, plan_of, steps_of, weights_of
 from adaptree.errors import CompositionError
 from adaptree.methods import Action, Before, Entry, Method, Params, Plan
+from adaptree.methods.layers import parse_layers
 from adaptree.methods.method import digest_of
 from adaptree.methods.pfeiffer import INVERTIBLE
-from adaptree.models.sites import Sites, parse_layers
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+    from adaptree.models.sites import Sites
 
 
 EACH = "parallel(…) gives the answer of each"
@@ -176,7 +178,9 @@ class Raised(Block):
     """A method on top of others, which stay as they are: what `train --on` trains."""
 
     def __init__(self, method: Method, below: Parts, said: str) -> None:
-        kept = {key: getattr(method, key) for key in ("main", "lr", "stages", "outside", "dynamic", "adds", "layers")}
+        kept = {
+            key: getattr(method, key) for key in ("main", "lr", "stages", "standalone", "dynamic", "adds", "layers")
+        }
         super().__init__(method.name, [*below, (method, {})], **kept, method=method, below=tuple(below), said=said)
 
     method: Method

@@ -86,7 +86,7 @@ class _Compiler:
             return self._blended(expression, bare)
         if isinstance(expression, Drop):
             inner = self.read(expression.inside, bare)
-            for method in (method for method, _ in inner.parts if method.outside):
+            for method in (method for method, _ in inner.parts if method.standalone):
                 raise CompositionError(f"{method.name} leaves the base alone: it has no layers to drop.")
             parts = [(Dropped(inner.parts, expression.layers), norms_of(inner.parts))]
             return Composition(expression, parts, inner.task, inner.v, inner.tasks)
@@ -130,7 +130,7 @@ class _Compiler:
         first = _alike(expression, inside, bare)
         whole = [each.parts[-1] for each in inside]
         method: Method = whole[0][0]
-        if method.outside:
+        if method.standalone:
             raise CompositionError(f"{method.name} leaves the base alone: there are no weights to average.")
         if not all(_inner(each).alike(_inner(method)) for each, _ in whole):
             replaces = any(type(_inner(each)).weights is not Method.weights for each, _ in whole)
@@ -152,7 +152,7 @@ class _Compiler:
         if first.task is not None and first.task.record.kind == "mlm":
             raise CompositionError(f"{expression!r}: the head of mlm is no linear map, and has no mean.")
         for method, _ in (part for each in inside for part in each.parts):
-            if method.outside:
+            if method.standalone:
                 raise CompositionError(f"{method.name} leaves the base alone: it gives nothing there to average.")
         heads = _mean_head(expression, inside, expression.shares)
         block = MeanOfOutputs([each.parts for each in inside], expression.shares)

@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 
 from adaptree.compose.parser import read
 from adaptree.errors import CompositionError, near
+from adaptree.methods.method import ALIASES
 from adaptree.tasks.task import parse_reference
 
 DEEPEST = 50
@@ -326,6 +327,8 @@ def _build(block: str, parts: Sequence[Expression], options: Mapping[str, Any], 
     for key in options:
         if key not in known:
             has = f"It has: {', '.join(known)}." if known else f"{block} has none."
+            if block in ALIASES:
+                has = f"The method is spelled {ALIASES[block]}({key}=…)."
             raise CompositionError(f"{block} has no '{key}': {said}.", hint=near(key, known) or has)
     if block == "drop":
         if len(parts) != 1 or "layers" not in options:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from adaptree.errors import CompositionError
 from adaptree.methods import Before, BeforeNorm, Entry, Method, Params, Plan, Step
-from adaptree.models.sites import Sites
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from adaptree.models.sites import Sites
 
 Parts = Sequence[tuple[Method, Params]]
 """Methods with their weights, from the lowest to the topmost."""
@@ -31,7 +32,7 @@ def weights_of(sites: Sites, frozen: Params, parts: Parts) -> dict[str, Tensor]:
     owners: dict[str, Method] = {}
     weights: dict[str, Tensor] = {}
     for method, v in parts:
-        if method.outside and len(parts) > 1:
+        if method.standalone and len(parts) > 1:
             raise CompositionError(f"{method.name} leaves the base alone: there is nothing to put it on.")
         mine = method.weights(sites, {**frozen, **weights}, v)
         for name in (*mine, *method.owned(sites, v)):

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from adaptree.methods.bottleneck import Bottleneck
 from adaptree.methods.method import Action, Entry, Params, part
-from adaptree.models.sites import Sites
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+    from adaptree.models.sites import Sites
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, ClassVar
 from adaptree.errors import MethodError
 from adaptree.methods.method import Params
 from adaptree.methods.sparse import DELTA, Sparse
-from adaptree.models.sites import Sites
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+    from adaptree.models.sites import Sites
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

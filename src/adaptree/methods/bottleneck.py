@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, ClassVar
 from adaptree.errors import MethodError
 from adaptree.methods import norms
 from adaptree.methods.method import Action, Entry, Method, Params, check_choice, check_number, part, warn_if_wide
-from adaptree.models.sites import Norm, Site, Sites
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+    from adaptree.models.sites import Norm, Site, Sites
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

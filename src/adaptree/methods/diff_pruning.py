@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, ClassVar
 from adaptree.errors import MethodError
 from adaptree.methods.method import Params, check_number
 from adaptree.methods.sparse import DELTA, POSITIONS, VALUES, Cut
-from adaptree.models.sites import Sites
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+    from adaptree.models.sites import Sites
 
 GATE, GROUP = "gate.", "group."
 ALPHA = 5.0

@@ -11,11 +11,12 @@ from adaptree.errors import MethodError
 from adaptree.methods.method import BeforeNorm, Entry, Method, Params, check_number, digest_of, part
 from adaptree.methods.pfeiffer import Pfeiffer
 from adaptree.methods.variants import HoulsbyFeedforward
-from adaptree.models.sites import Site, Sites
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+    from adaptree.models.sites import Site, Sites
 
 Watch = Callable[[int, "Tensor"], None]
 """Told a layer and how much each adapter counts there, (B, T, N)."""

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from adaptree.errors import MethodError
 from adaptree.methods.lora import check_rows
 from adaptree.methods.method import Action, Before, Method, Params, check_number
-from adaptree.models.sites import Linear, Sites
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+    from adaptree.models.sites import Linear, Sites
 
 THREE_BLOCKS = ("gpt2", "modernbert")
 """Where a fused map gives all queries, then all keys, then all values."""

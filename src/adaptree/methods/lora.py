@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from adaptree.errors import MethodError, near
 from adaptree.methods.method import Action, Before, Method, Params, check_number, warn_if_wide
-from adaptree.models.sites import Linear, Sites
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+    from adaptree.models.sites import Linear, Sites
 
 ROLES = ("query", "key", "value", "output", "gate", "up", "down")
 

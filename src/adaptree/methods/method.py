@@ -1,4 +1,4 @@
-"""What a method is: which sites, how its weights are born, what they do there, and how many there are."""
+"""What a method is: which sites it uses, how its weights are initialised, what they do there, how many there are."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from adaptree.errors import MethodError, near
-from adaptree.models.sites import Sites, parse_layers
+from adaptree.methods.layers import parse_layers
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+    from adaptree.models.sites import Sites
 
     Params = Mapping[str, Tensor]
     Action = Callable[[nn.Module, tuple[Any, ...], Tensor], Tensor]
@@ -26,38 +28,46 @@ if TYPE_CHECKING:
     Plan = Mapping[str, Entry]
 else:
     Params = Action = Inputs = Plan = Step = Entry = Any
-"""Params: a task's weights by name. Plan: what happens to a module's output, by the module's path in the backbone."""
+"""Params: a task's weights by name. Plan: what to do with a module's input or output, by its path in the backbone.
+
+An `Action` maps a module, its arguments and its output to another output; a `Before` acts on the arguments. An entry of
+a plan is one such step, or several in their order.
+"""
 
 METHODS: dict[str, type[Method]] = {}
+"""The methods that can be trained by their name."""
 COMPOSED: dict[str, type[Method]] = {}
-"""Those that are made of other tasks: a record names them, nobody trains them by that name."""
+"""Methods made of other tasks: a record names them, but `--method` does not take them."""
+ALIASES: dict[str, str] = {}
+"""Earlier names of methods, which are still read, with the names that are written now."""
 
 
 class Before:
-    """A plan's entry that looks at what goes *into* a module; what it returns, if anything, goes in instead."""
+    """A step of a plan before a module runs: it sees the arguments, and may return others to use instead."""
 
     def __init__(self, look: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Inputs | None]) -> None:
         self.look = look
 
 
 class BeforeNorm(Before):
-    """What stands beside the sum r that a norm closes: it reads the norm of r, and its branch is added to r.
+    """Adapters at the norm that ends a layer: each reads the norm of the residual sum r, and its branch is added to r.
 
-    Of several, each reads what the one before it gives, and adds to the same r (MAD-X, §4.1.2).
+    Of several, each reads the output of the one before it, and adds to the same r (MAD-X, §4.1.2).
     """
 
     def __init__(self, *changes: Callable[[Tensor, Tensor], Tensor], norm: Params | None = None) -> None:
         super().__init__(self._look)
         self.changes = changes
-        """Each from r and what it reads to what it gives."""
+        """Functions of r and of an adapter's input, which return its output."""
         self.norm = norm or {}
-        """A task's own, where it has one; else the base's."""
+        """The task's own scale and shift of this norm; empty: the base's."""
 
     def then(self, upper: BeforeNorm) -> BeforeNorm:
+        """Return these adapters and then the upper ones, as one step."""
         return BeforeNorm(*self.changes, *upper.changes, norm=self.norm or upper.norm)
 
     def read(self, module: nn.Module, r: Tensor) -> Tensor:
-        """What the lowest one reads."""
+        """Return the input of the lowest adapter, the norm of r."""
         from adaptree.core import norms
 
         own: Any = self.norm or module._parameters
@@ -75,6 +85,8 @@ class Method:
     """A way of tuning. A subclass with a `name` registers itself; its fields are the numbers a user would tune."""
 
     name: ClassVar[str]
+    aliases: ClassVar[tuple[str, ...]] = ()
+    """Earlier names, which are still read."""
     main: ClassVar[str]
     """The field that a bare number after the colon sets: houlsby:64."""
     paper: ClassVar[str]
@@ -85,22 +97,19 @@ class Method:
     lr: ClassVar[float]
     """A learning rate that is good without a search."""
     stages: ClassVar[int] = 1
-    """Trainings one after the other, each with the weights that `advance` makes of the last one's."""
+    """How many trainings follow each other, each with the weights that `advance` makes of the last one's."""
     mixes: ClassVar[bool] = True
     """Whether one batch can mix tasks of this method, row by row."""
-    outside: ClassVar[bool] = False
-    """Whether it leaves the base alone altogether, and learns by itself: `learn`, `logits`."""
+    standalone: ClassVar[bool] = False
+    """Whether it does not use the base: it has `learn` and `logits` instead of `init` and `plan`."""
     dynamic: ClassVar[bool] = False
-    """Whether `weights` computes new tensors from v, so that it must be asked before every forward pass."""
-
+    """Whether `weights` computes new tensors from v, so that it is called before every forward pass."""
     alone: ClassVar[bool] = True
-    """Whether it can be trained by itself; what fuses other tasks' adapters cannot."""
-
+    """Whether it can be trained by its name alone; a fusion of other tasks' adapters cannot."""
     adds: ClassVar[bool] = False
-    """Whether `weights` adds to the tensors that it is given, so that two such methods add up."""
-
+    """Whether `weights` adds to the tensors in `frozen`, so that two such methods add up."""
     training_only: ClassVar[tuple[str, ...]] = ()
-    """Fields that count while it is trained: what came out computes the same whatever they were."""
+    """Fields that matter in training only: trained weights compute the same whatever they are."""
 
     layers: str | None = None
     """Only these layers: 3-5, 0,2,4 or top:2. Default: all."""
@@ -117,85 +126,89 @@ class Method:
         super().__init_subclass__(**kwargs)
         if name := cls.__dict__.get("name"):
             (METHODS if cls.alone else COMPOSED)[name] = cls
+            ALIASES.update(dict.fromkeys(cls.__dict__.get("aliases", ()), name))
 
     def init(self, sites: Sites, model: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
-        """The weights at birth, by name; `model` is the backbone, to copy from where a weight starts at the base's."""
+        """Return the initial weights by name; `model` is the backbone, for weights that start at the base's values."""
         raise NotImplementedError
 
     def plan(self, sites: Sites, v: Params) -> Plan:
-        """What these weights do, by module path; with stacked weights, for a batch that mixes tasks."""
+        """Return what these weights do, by module path; weights with a row axis are of a batch that mixes tasks."""
         return {}
 
     def weights(self, sites: Sites, frozen: Params, v: Params) -> dict[str, Tensor]:
-        """The tensors that stand in the place of the backbone's own, by their names there."""
+        """Return the tensors that replace the backbone's parameters, by their names there."""
         return {}
 
     def owned(self, sites: Sites, v: Params) -> list[str]:
-        """The base's norms that these weights stand in the place of, by their names there."""
+        """Return the names of the backbone's norm parameters that these weights replace."""
         return [name.removeprefix("norm.") for name in v if name.startswith("norm.")]
 
     def alike(self, other: Method) -> bool:
-        """Whether trained weights of the one would mean the same to the other."""
+        """Return whether trained weights of the one compute the same in the other."""
         names = {f.name for f in fields(self)} - set(self.training_only)
         return type(self) is type(other) and all(getattr(self, name) == getattr(other, name) for name in names)
 
     def count(self, sites: Sites, model: nn.Module) -> dict[str, int]:
-        """How many weights, by the paper's formula: {'adapters': …, 'norms': …}; `model` is the backbone."""
+        """Return the number of weights by the paper's formula, {'adapters': …, 'norms': …}; `model` is the backbone."""
         raise NotImplementedError
 
-    def advance(self, sites: Sites, frozen: Params, v: Params, birth: Params) -> dict[str, Tensor]:
-        """The weights of the next stage, from this one's and those at the very beginning; a head not named is kept."""
+    def advance(self, sites: Sites, frozen: Params, v: Params, initial: Params) -> dict[str, Tensor]:
+        """Return the weights of the next stage, from this stage's and the initial ones; without a head, v's is kept."""
         raise NotImplementedError
 
     def over(self, parts: Sequence[tuple[Method, Params]]) -> Method:
-        """The same method over other tasks' adapters, where it takes some."""
+        """Return this method with the adapters of other tasks that it works on."""
         raise MethodError(f"{self.name} is not made of other tasks.")
 
     def learn(self, texts: Sequence[Any], targets: Sequence[Any], classes: int) -> dict[str, Tensor]:
-        """Only `outside` the base: all there is to learn, at once; 0 classes are a regression."""
+        """Fit a standalone method and return its weights; 0 classes are a regression."""
         raise NotImplementedError
 
     def logits(self, v: Params, texts: Sequence[Any]) -> Tensor:
-        """Only `outside` the base: the scores of some texts."""
+        """Return a standalone method's scores for some texts."""
         raise NotImplementedError
 
     def penalty(self, v: Params) -> Tensor | None:
-        """What is added to the loss of a step."""
+        """Return what is added to the loss of a step."""
         return None
 
     def report(self, v: Params) -> dict[str, float]:
-        """What to tell after an epoch."""
+        """Return numbers to show after an epoch."""
         return {}
 
     def rate(self, name: str) -> float:
-        """The learning rate of one of its weights, relative to the others'."""
+        """Return the learning rate of one of its weights, relative to the others'."""
         return 1.0
 
     def decays(self, name: str) -> bool:
-        """Whether weight decay acts on one of its weights: not on norms and biases (as in the original code)."""
+        """Return whether weight decay acts on a weight: not on norms and biases (as in the original code)."""
         return not (name.endswith("bias") or "norm" in name.lower())
 
     def chosen(self, sites: Sites) -> tuple[int, ...]:
-        """The layers that this method touches."""
+        """Return the layers that this method acts in."""
         return parse_layers(self.layers, sites.depth)
 
     def lowest(self, sites: Sites) -> int:
-        """The lowest layer that it touches, or the base's depth: below it nothing ever changes."""
+        """Return the lowest layer that it acts in, or the base's depth: below it nothing ever changes."""
         return min(self.chosen(sites))
 
     def __repr__(self) -> str:
-        """The full spelling: its main number and what is not at its default; `parse` reads it back."""
-        usual = {f.name: f.default for f in fields(self)}
-        names = [self.main, *(name for name in usual if name != self.main and getattr(self, name) != usual[name])]
+        """Return a spelling that `parse` reads back: the main field, and those that are not at their default."""
+        defaults = {f.name: f.default for f in fields(self)}
+        names = [self.main, *(name for name in defaults if name != self.main and getattr(self, name) != defaults[name])]
         values = {name: getattr(self, name) for name in names}
-        shown = [f"{name}={_spell(value)}" for name, value in values.items() if (value, usual[name]) != (None, None)]
+        shown = [f"{name}={_spell(value)}" for name, value in values.items() if (value, defaults[name]) != (None, None)]
         return f"{self.name}({', '.join(shown)})" if shown else self.name
 
     __str__ = __repr__
 
 
 def parse(spelling: str | Method, **changes: Any) -> Method:
-    """'houlsby', 'houlsby:64' or 'houlsby(size=64, activation=tanh)' as a method; `changes` override its fields."""
+    """Return the method that is spelled 'houlsby', 'houlsby:64' or 'houlsby(size=64, activation=tanh)'.
+
+    `changes` override its fields. An earlier name of a method is read too.
+    """
     if isinstance(spelling, Method):
         name, values = spelling.name, {f.name: getattr(spelling, f.name) for f in fields(spelling)}
     else:
@@ -203,8 +216,10 @@ def parse(spelling: str | Method, **changes: Any) -> Method:
         if not match:
             raise MethodError(f"'{spelling}' is not a method.", hint="Write houlsby, houlsby:64 or houlsby(size=64).")
         name, number, inside = match[1], match[2], match[3]
+        name = ALIASES.get(name, name)
         if name not in METHODS and name not in COMPOSED:
             load_plugins()
+            name = ALIASES.get(name, name)
         if name not in METHODS and name not in COMPOSED:
             raise MethodError(
                 f"no method '{name}'.", hint=near(name, METHODS) or f"There are: {', '.join(sorted(METHODS))}."
@@ -225,8 +240,13 @@ def _class(name: str) -> type[Method]:
     return METHODS.get(name) or COMPOSED[name]
 
 
+def classes() -> dict[str, type[Method]]:
+    """Return this package's own methods by the names of their classes; plug-ins' are in their own packages."""
+    return {cls.__name__: cls for cls in METHODS.values() if cls.__module__.startswith("adaptree.methods.")}
+
+
 def load_plugins() -> None:
-    """Import what other installed packages offer as methods: entry points of the group 'adaptree.methods'."""
+    """Import the methods of other installed packages: entry points of the group 'adaptree.methods'."""
     for entry in entry_points(group="adaptree.methods"):
         if entry.name not in METHODS:
             try:
@@ -240,13 +260,13 @@ def load_plugins() -> None:
 
 
 def part(v: Params, name: str) -> dict[str, Tensor]:
-    """The weights under a name, by what follows it."""
+    """Return the weights whose names begin with `name.`, without that prefix."""
     prefix = name + "."
     return {key[len(prefix) :]: tensor for key, tensor in v.items() if key.startswith(prefix)}
 
 
 def check_number(method: str, field: str, value: object, kind: type, low: float) -> None:
-    """Refuse a number of the wrong type or below `low`, naming the field."""
+    """Raise MethodError for a number of the wrong type or below `low`, naming the field."""
     good = isinstance(value, (int, float) if kind is float else kind) and not isinstance(value, bool)
     if not good or not low <= value < math.inf:  # type: ignore[operator]
         what = "a whole number" if kind is int else "a number"
@@ -254,14 +274,14 @@ def check_number(method: str, field: str, value: object, kind: type, low: float)
 
 
 def warn_if_wide(method: str, field: str, value: int, width: int) -> None:
-    """Say in one line that a size is larger than the width of what it is put into; it is allowed."""
+    """Warn in one line of a size larger than the width of what it is put into; it is allowed."""
     if value > width:
         text = f"{method}: {field} {value} is larger than the width {width} of what it changes; less is usual."
         warnings.warn_explicit(text, UserWarning, "adaptree", 0)  # from no line of code: that would be shown as well
 
 
 def check_choice(method: str, field: str, value: str, choices: Mapping[str, Any]) -> None:
-    """Refuse a word that is not among the choices, offering a near one."""
+    """Raise MethodError for a word that is not among the choices, offering a near one."""
     if value not in choices:
         raise MethodError(
             f"{method}: no {field} '{value}'.", hint=near(str(value), choices) or f"There are: {', '.join(choices)}."
@@ -299,7 +319,7 @@ def _read(word: str) -> Any:
 
 
 def _spell(value: Any) -> str:
-    """A value as `_read` reads it back; quoted where it would be taken for something else."""
+    """Return a value as `_read` reads it back, quoted where it would be read as something else."""
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     if not isinstance(value, str):
@@ -308,10 +328,10 @@ def _spell(value: Any) -> str:
 
 
 def digest_of(parts: Sequence[tuple[Method, Params]]) -> str:
-    """A few letters that are others for other methods or weights."""
-    found = hashlib.sha256()
+    """Return a short digest of some methods and their weights."""
+    digest = hashlib.sha256()
     for method, v in parts:
-        found.update(repr(method).encode())
+        digest.update(repr(method).encode())
         for name, tensor in sorted(v.items()):
-            found.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
-    return found.hexdigest()[:8]
+            digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:8]

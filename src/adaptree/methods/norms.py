@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from adaptree.errors import MethodError
 from adaptree.methods.method import Action, Before, Method, Params, part
-from adaptree.models.sites import Norm, Sites
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+    from adaptree.models.sites import Norm, Sites
 
 
 def init(chosen: list[Norm], model: nn.Module) -> dict[str, Tensor]:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from adaptree.errors import MethodError
 from adaptree.methods.method import Action, Before, Method, Params, check_number, warn_if_wide
-from adaptree.models.sites import Site, Sites
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+    from adaptree.models.sites import Site, Sites
 
 ENCODERS = (
     "bert", "roberta", "xlm-roberta", "electra", "distilbert", "albert", "mpnet", "deberta", "deberta-v2", "modernbert",

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from adaptree.errors import MethodError
 from adaptree.methods.bottleneck import Bottleneck
 from adaptree.methods.method import Action, Before, Entry, Params, check_number, part
-from adaptree.models.sites import Linear, Site, Sites
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+    from adaptree.models.sites import Linear, Site, Sites
 
 # The linear maps that read a sublayer's input, and nothing else: DeBERTa v2's query and key read its positions too.
 ENTRANCES: Mapping[str, tuple[str, ...]] = {"attention": ("value", "qkv"), "feedforward": ("up",)}
@@ -42,7 +43,7 @@ class Beside(Bottleneck):
         return plan
 
     def _pair(self, p: Mapping[str, Tensor]) -> tuple[Before, Action]:
-        """What looks at the sublayer's input, and what adds the adapter's branch of it to the sublayer's output."""
+        """Return a step that keeps the sublayer's input, and one that adds the adapter's branch of it to the output."""
         seen = threading.local()  # one plan may run in two threads, and a checkpoint's recompute in a third
 
         def look(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -56,13 +57,13 @@ class Beside(Bottleneck):
         return Before(look), add
 
     def _join(self, y: Tensor, x: Tensor, p: Mapping[str, Tensor]) -> Tensor:
-        """What the sublayer gives, y, and the adapter's branch of what it is given, x."""
+        """Return the sublayer's output y joined with the adapter's branch of the sublayer's input x."""
         from adaptree.core import bottleneck
 
         return bottleneck.beside(y, x, p, self.activation)
 
     def _entrances(self, sites: Sites) -> list[tuple[Site, Linear]]:
-        """Each site with the linear map that its sublayer begins with."""
+        """Return each site with the linear map that its sublayer begins with."""
         return [(site, self._entrance(sites, site)) for site in self._sites(sites)]
 
     def _entrance(self, sites: Sites, site: Site) -> Linear:
@@ -70,7 +71,7 @@ class Beside(Bottleneck):
             raise MethodError(
                 f"{self.name}: layer {site.layer} of '{sites.architecture}' has cross attention, which reads two "
                 "inputs: the paper names none for an adapter beside it.",
-                hint="Choose the encoder's layers with layers=, or the method parallel (feed-forward only).",
+                hint="Choose the encoder's layers with layers=, or the method parallel_adapter (feed-forward only).",
             )
         roles = ENTRANCES[site.role]
         for linear in sites.linears_within((site.layer,)):
@@ -84,10 +85,11 @@ class Beside(Bottleneck):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Parallel(Beside):
+class ParallelAdapter(Beside):
     """A bottleneck beside the feed-forward sublayer: FFN(x) + W_up ReLU(W_down x)."""
 
-    name: ClassVar[str] = "parallel"
+    name: ClassVar[str] = "parallel_adapter"
+    aliases: ClassVar[tuple[str, ...]] = ("parallel",)  # parallel(a, b) is a composition
     paper: ClassVar[str] = "He et al. 2022, Towards a Unified View of Parameter-Efficient Transfer Learning (§3.3)"
     trains: ClassVar[str] = "one bottleneck beside each feed-forward part, the head"
     choose: ClassVar[str] = "He et al. found it better than adapters in sequence of the same size."
@@ -99,13 +101,13 @@ class Parallel(Beside):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ScaledParallel(Parallel):
-    """Parallel, times s, and exactly the base at birth: FFN(x) + s · W_up ReLU(W_down x), W_up = 0 as in LoRA."""
+class ScaledParallel(ParallelAdapter):
+    """A parallel adapter times s, exactly the base at first: FFN(x) + s · W_up ReLU(W_down x), W_up = 0 as in LoRA."""
 
     name: ClassVar[str] = "scaled_parallel"
     paper: ClassVar[str] = "He et al. 2022, Towards a Unified View of Parameter-Efficient Transfer Learning (§3.3)"
     choose: ClassVar[str] = "He et al. found it the best use of a few per cent in the feed-forward part."
-    init_std: ClassVar[float] = 0.0  # type: ignore[misc]  # no field: up is zero at birth, down as LoRA's
+    init_std: ClassVar[float] = 0.0  # type: ignore[misc]  # no field: up starts at zero, down as LoRA's
 
     scale: float = 4.0
     """The factor s of what is added."""
@@ -134,7 +136,7 @@ class HoulsbyParallel(Beside):
     name: ClassVar[str] = "houlsby_parallel"
     paper: ClassVar[str] = "Houlsby et al. 2019, Parameter-Efficient Transfer Learning for NLP (§3.6)"
     trains: ClassVar[str] = "two bottlenecks beside each layer's parts, every norm, the head"
-    choose: ClassVar[str] = "To repeat §3.6, or to put parallel's idea in attention too."
+    choose: ClassVar[str] = "To repeat §3.6, or to put parallel adapters beside attention too."
     roles: ClassVar[tuple[str, ...]] = ("attention", "cross", "feedforward")
 
     size: int | None = 64

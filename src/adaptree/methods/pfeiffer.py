@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from adaptree.errors import MethodError
 from adaptree.methods.bottleneck import Bottleneck
 from adaptree.methods.method import Before, BeforeNorm, Entry, Inputs, Params, part
-from adaptree.models.sites import Sites
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+    from adaptree.models.sites import Sites
 
 INVERTIBLE = "invertible"
 

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from adaptree.errors import MethodError, TaskCorrupt
 from adaptree.methods.method import Method, Params, check_number
-from adaptree.models.sites import Sites
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from adaptree.models.sites import Sites
 
 DELTA, VALUES, POSITIONS = "delta.", "sparse.values", "sparse.positions"
 

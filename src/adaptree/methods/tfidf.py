@@ -1,4 +1,4 @@
-"""Bag of words: the baseline outside the base, which belongs in every table."""
+"""Bag of words: the baseline without the base, which belongs in every table."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
 from adaptree.errors import MethodError
 from adaptree.methods.method import Method, Params, check_number
-from adaptree.models.sites import Sites
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+    from adaptree.models.sites import Sites
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -27,7 +26,7 @@ class Tfidf(Method):
     trains: ClassVar[str] = "a weight per word and label; nothing of the base"
     choose: ClassVar[str] = "First: seconds to train, and sometimes enough."
     lr: ClassVar[float] = 1.0  # never used: it learns at once
-    outside: ClassVar[bool] = True
+    standalone: ClassVar[bool] = True
     mixes: ClassVar[bool] = False
 
     c: float = 10.0
@@ -44,6 +43,7 @@ class Tfidf(Method):
 
     def learn(self, texts: Sequence[Any], targets: Sequence[Any], classes: int) -> dict[str, Tensor]:
         """The words, their weights and the linear model's, as tensors; 0 classes are a regression."""
+        import numpy as np
         import torch
 
         from adaptree.core import bag

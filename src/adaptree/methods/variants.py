@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, ClassVar
 from adaptree.errors import MethodError
 from adaptree.methods.houlsby import Houlsby
 from adaptree.methods.method import check_number
-from adaptree.models.sites import Site
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+    from adaptree.models.sites import Site
 
 _PAPER = "Houlsby et al. 2019, Parameter-Efficient Transfer Learning for NLP (§3.6)"
 

@@ -1,8 +1,8 @@
-"""The trunk: below the lowest layer that a method touches nothing ever changes, so it is computed once and kept.
+"""The activation cache: hidden states below the lowest trained layer, computed once and read back in every epoch.
 
-A file holds the states that enter that layer, for one set of distinct inputs, each at its canonical length: the same
-bits that the layers below would give. Its name is a digest of everything that moves a bit, so whoever asks for the same
-states finds them: later epochs, other seeds, sizes and methods, a search, the same training tomorrow.
+A file holds the states that enter that layer, for one set of distinct inputs, each padded to its canonical length: the
+same bits that the layers below would give. The file's name is a digest of everything that changes a bit, so later
+epochs, other seeds, sizes and methods, a search, and the same training tomorrow all find it.
 """
 
 from __future__ import annotations
@@ -19,19 +19,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from adaptree.data.batch import canonical, collate, group
 from adaptree.data.encode import Encoding
 from adaptree.methods import Method
+from adaptree.methods.layers import top_layers
 from adaptree.models import cache_folder
 from adaptree.models.base import Base
 from adaptree.models.cache_files import NotCacheable, alone, make_room, mapped, reserve, sized
-from adaptree.models.hooks import HookedModel, probe_inputs, share
-from adaptree.training.settings import Settings, top_layers
+from adaptree.models.hooks import HookedModel
+from adaptree.models.restart import CannotRestart, check_restart, private_copy, restart, states_below
 
 Array = np.ndarray[Any, Any]
 FORMAT = 1
+FOLDER = "trunk"
+"""In the cache folder; files of earlier versions are in it, and are found or removed to make room."""
 PRECISIONS = {"fp32": np.float32, "fp16": np.float16}
 BATCH = 64
 MATHS = (
@@ -41,13 +44,13 @@ MATHS = (
     "backends.cuda.flash_sdp_enabled", "backends.cuda.mem_efficient_sdp_enabled", "backends.cuda.math_sdp_enabled",
     "backends.cuda.cudnn_sdp_enabled",
 )  # fmt: skip
-"""What torch is asked about the way it computes."""
+"""The settings of torch that change how it computes, and so the bits."""
 VARIABLES = ("MKL_CBWR", "ONEDNN_MAX_CPU_ISA")
-"""What its libraries are told about that by the environment."""
+"""The environment variables that do the same for its libraries."""
 
 
-class Trunk:
-    """States of some rows in a file, and a tree whose layers below `depth` give them back instead of computing."""
+class CachedLayers:
+    """A model whose layers below `depth` return the states of a file instead of computing them."""
 
     def __init__(
         self, hooked: HookedModel, depth: int, form: int, groups: dict[int, Array], places: dict[bytes, tuple[int, int]]
@@ -55,13 +58,13 @@ class Trunk:
         self._groups, self._places = groups, places
         self._state: Tensor | None = None
         self._device = next(hooked.backbone.parameters()).device
-        _cut(hooked, depth, form, self._give)
+        restart(hooked, depth, form, self._give)
         hooked.feed = self.feed
 
     def feed(self, rows: Sequence[Encoding]) -> None:
-        """Have the states of a batch ready for the pass that follows."""
-        found = [self._places[_key(row)] for row in rows]
-        states = self._groups[found[0][0]][[at for _, at in found]]
+        """Read the states of a batch, for the forward pass that follows."""
+        places = [self._places[_key(row)] for row in rows]
+        states = self._groups[places[0][0]][[at for _, at in places]]
         self._state = torch.from_numpy(states.astype(np.float32, copy=False)).to(self._device)
 
     def _give(self) -> Tensor:
@@ -69,14 +72,17 @@ class Trunk:
         return self._state
 
 
-def depth_for(method: Method, hooked: HookedModel, touched: Iterable[str], settings: Settings) -> int:
+def depth_for(
+    method: Method, hooked: HookedModel, touched: Iterable[str], *, precision: str, dropout: bool = False
+) -> int:
     """Return the layer below which a run changes nothing; raise NotCacheable if there is none.
 
-    `touched` are the paths of all modules and weights that the run acts on.
+    `touched` are the paths of all modules and weights that the run acts on, `precision` is that of the cache, or "off",
+    and `dropout` says whether the base's dropout is on.
     """
-    if settings.trunk == "off":
-        raise NotCacheable("keeping states is switched off (--trunk off)")
-    if settings.dropout:
+    if precision == "off":
+        raise NotCacheable("the activation cache is switched off (--activation-cache off)")
+    if dropout:
         raise NotCacheable("the base's dropout is on")
     depth = hooked.sites.depth
     if not (lowest := method.lowest(hooked.sites)):
@@ -91,36 +97,7 @@ def depth_for(method: Method, hooked: HookedModel, touched: Iterable[str], setti
     return lowest
 
 
-def restarts(hooked: HookedModel, depth: int) -> int:
-    """Try to restart this base at a layer, bit for bit; how many things its layers return (0: one, not in a tuple)."""
-    sites = hooked.sites
-    if any(site.calls > 1 for site in sites.sites):
-        raise NotCacheable(f"the layers of {sites.architecture} share their weights")
-    unlike = NotCacheable(f"{sites.architecture} cannot be restarted from the middle with the same bits")
-    inputs = probe_inputs(hooked.backbone)
-    device = next(hooked.backbone.parameters()).device
-    with torch.inference_mode(), torch.autocast(device.type, enabled=False):
-        tree = tree_of(hooked)
-        whole = tree.backbone(**inputs).last_hidden_state
-        output = _below(tree, depth, inputs)
-        rest = output[1:] if isinstance(output, tuple) else ()
-        if any(extra is not None for extra in rest):  # such as T5's position bias, which the layers above need
-            raise unlike
-        form = len(output) if isinstance(output, tuple) else 0
-        _cut(tree, depth, form, lambda: _state(output))
-        if not torch.equal(tree.backbone(**inputs).last_hidden_state, whole):
-            raise unlike
-    return form
-
-
-def tree_of(hooked: HookedModel) -> HookedModel:
-    """The same base in a tree of its own: what is hooked there is met by no other thread."""
-    tree = HookedModel(share(hooked.model), hooked.architecture)
-    tree.model.eval()
-    return tree
-
-
-def open_trunk(
+def open_cache(
     base: Base,
     hooked: HookedModel,
     depth: int,
@@ -128,12 +105,16 @@ def open_trunk(
     precision: str,
     note: Callable[[str], None],
     stopped: Callable[[], bool] = lambda: False,
-) -> Trunk:
-    """The trunk of a run, found in the cache or computed now; `NotCacheable` says why there is none.
+) -> CachedLayers:
+    """Put a run's lower layers on states from the cache, computing them first if they are not there.
 
-    `stopped` is asked before each batch that is computed: then nothing is kept, and it ends in a KeyboardInterrupt.
+    Raise NotCacheable where that cannot be. `stopped` is called before each batch that is computed: if it returns true,
+    nothing is kept and KeyboardInterrupt is raised.
     """
-    form = restarts(base.hooked, depth)
+    try:
+        form = check_restart(base.hooked, depth)
+    except CannotRestart as why:
+        raise NotCacheable(str(why)) from why
     distinct = {_key(row): row for row in inputs()}
     ordered = sorted(distinct.items(), key=lambda item: (canonical(len(item[1].ids)), item[0]))
     members: dict[int, list[tuple[bytes, Encoding]]] = {}
@@ -142,7 +123,7 @@ def open_trunk(
     dtype = np.dtype(PRECISIONS[precision])
     sizes = {length: len(of) * length * base.width for length, of in members.items()}
     total = sum(sizes.values()) * dtype.itemsize
-    path = cache_folder.folder() / "trunk" / f"{_name(base, depth, precision, ordered)}.states"
+    path = cache_folder.folder() / FOLDER / f"{_name(base, depth, precision, ordered)}.states"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with alone(path.with_suffix(".lock"), stopped):
@@ -157,7 +138,7 @@ def open_trunk(
     if flat is None:
         raise NotCacheable(f"another process removes what is written to {path.parent}")
     groups, places = _views(flat, members, sizes, base.width)
-    return Trunk(hooked, depth, form, groups, places)
+    return CachedLayers(hooked, depth, form, groups, places)
 
 
 def _key(row: Encoding) -> bytes:
@@ -165,7 +146,7 @@ def _key(row: Encoding) -> bytes:
 
 
 def _name(base: Base, depth: int, precision: str, ordered: Sequence[tuple[bytes, Encoding]]) -> str:
-    """A digest of all that moves a bit of the states."""
+    """Return a digest of everything that changes a bit of the states."""
     import transformers
 
     backbone: Any = base.hooked.backbone
@@ -173,7 +154,8 @@ def _name(base: Base, depth: int, precision: str, ordered: Sequence[tuple[bytes,
     facts = (
         FORMAT, base.fingerprint, depth, base.hooked.sites.layers[depth - 1], precision, base.encoder.pad_id, config,
         backbone.config._attn_implementation, str(base.hooked.sites.dtype), torch.__version__, transformers.__version__,
-        _hardware(torch.device(base.device)), [_asked(name) for name in MATHS], [os.environ.get(v) for v in VARIABLES],
+        _hardware(torch.device(base.device)), [_setting(name) for name in MATHS],
+        [os.environ.get(name) for name in VARIABLES],
     )  # fmt: skip
     digest = hashlib.sha256(repr(facts).encode())
     for key, _ in ordered:
@@ -181,8 +163,8 @@ def _name(base: Base, depth: int, precision: str, ordered: Sequence[tuple[bytes,
     return digest.hexdigest()[:40]
 
 
-def _asked(name: str) -> Any:
-    """A setting of torch: None where this torch has none, "mixed" where its old and new names for it disagree."""
+def _setting(name: str) -> Any:
+    """Return a setting of torch: None if this version has none, "mixed" if its old and new names for it disagree."""
     try:
         value = attrgetter(name)(torch)
         return value() if callable(value) else value
@@ -209,7 +191,7 @@ def _processor() -> str:
 def _views(
     flat: Array, members: dict[int, list[tuple[bytes, Encoding]]], sizes: dict[int, int], width: int
 ) -> tuple[dict[int, Array], dict[bytes, tuple[int, int]]]:
-    """The states by length, each (rows, length, width); and where each input's are."""
+    """Return the states by length, each (rows, length, width), and each input's length and row among them."""
     groups: dict[int, Array] = {}
     places: dict[bytes, tuple[int, int]] = {}
     start = 0
@@ -230,9 +212,9 @@ def _fill(
     total: int,
     stopped: Callable[[], bool],
 ) -> None:
-    """Compute the states and put the file in its place, whole."""
-    partial = path.with_suffix(".partial")  # one name: whoever is here holds the lock, and a dead one's is stale
-    tree = tree_of(base.hooked)
+    """Compute the states and write the file; it appears at `path` only when it is complete."""
+    partial = path.with_suffix(".partial")  # one name for all: we hold the lock, so any other writer is dead
+    copy = private_copy(base.hooked)
     try:
         with partial.open("wb") as file:
             reserve(file, total)
@@ -244,53 +226,12 @@ def _fill(
                     if stopped():
                         raise KeyboardInterrupt
                     inputs = collate([of[i][1] for i in at], base.encoder.pad_id, base.device)
-                    states = _state(_below(tree, depth, inputs)).cpu().numpy()
+                    states = states_below(copy, depth, inputs).cpu().numpy()
                     if dtype == np.float16 and np.abs(states).max() > np.finfo(np.float16).max:
-                        raise NotCacheable("some of its states are too large for fp16; --trunk fp32 holds them")
+                        raise NotCacheable("some states are too large for fp16; --activation-cache fp32 holds them")
                     groups[length][at] = states
         flat.flush()
         del flat, groups
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-
-
-class _Done(Exception):
-    pass
-
-
-def _below(hooked: HookedModel, depth: int, inputs: dict[str, Tensor]) -> Any:
-    """What the layer below `depth` returns; what lies above is not computed."""
-    kept: list[Any] = []
-
-    def stop(module: nn.Module, args: Any, output: Any) -> None:
-        kept.append(output)
-        raise _Done
-
-    layer = hooked.backbone.get_submodule(hooked.sites.layers[depth - 1])
-    handle = layer.register_forward_hook(stop)
-    try:
-        with contextlib.suppress(_Done):
-            hooked.backbone(**inputs)
-    finally:
-        handle.remove()
-    return kept[0]
-
-
-def _state(output: Any) -> Tensor:
-    state: Tensor = output[0] if isinstance(output, tuple) else output
-    return state
-
-
-def _cut(hooked: HookedModel, depth: int, form: int, give: Callable[[], Tensor]) -> None:
-    """In a tree of one's own: let the layers below `depth` compute nothing, and the last of them give the state."""
-
-    def replaced(last: bool) -> Callable[..., Any]:
-        def forward(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
-            state = give() if last else hidden_states
-            return (state, *[None] * (form - 1)) if form else state
-
-        return forward
-
-    for at, path in enumerate(hooked.sites.layers[:depth]):
-        hooked.backbone.get_submodule(path).forward = replaced(at == depth - 1)

@@ -83,13 +83,13 @@ class Bound:
         return None, tree
 
     @property
-    def guest(self) -> tuple[Plan, Params] | None:
-        """What it does on the base itself; none where it replaces the base's weights, or leaves it alone."""
-        return None if self._plan is None or self.method.outside else (self._plan, self._v)
+    def on_base(self) -> tuple[Plan, Params] | None:
+        """The plan and the weights, if it runs on the base's own weights; None if it replaces them or needs no base."""
+        return None if self._plan is None or self.method.standalone else (self._plan, self._v)
 
     @property
-    def spelled(self) -> str:
-        """Its methods, from the lowest to the topmost."""
+    def spelling(self) -> str:
+        """Its methods as text, from the lowest to the topmost."""
         return ", ".join(str(method) for method, _ in self.composition.parts)
 
     @property
@@ -101,7 +101,7 @@ class Bound:
         if self.base.device != "cpu":
             raise UsageError("int8 is for processors.", hint="Leave it out, or --device cpu.")
         exact = Bound(self.base, self.composition)
-        if exact.method.outside:
+        if exact.method.standalone:
             raise UsageError(f"{exact.method.name} does not run in the base.", hint="Leave out int8.")
         return exact
 
@@ -153,7 +153,7 @@ class Bound:
     def features(self, inputs: Any, *, batch_size: int = 64) -> Tensor:
         """(n, width): the vector of each text or pair under this task, as the base pools it."""
         texts = as_texts([inputs] if isinstance(inputs, str) else inputs)
-        if self.method.outside:
+        if self.method.standalone:
             raise UsageError(f"{self.method.name} has no vectors in the base.")
         pooling = self.task.record.pooling or self.base.pooling
         with nullcontext() if self._plan is None else self.base.hooked.running(self._plan):
@@ -161,7 +161,7 @@ class Bound:
 
     def run(self, inputs: list[Any], batch_size: int = 64) -> tuple[list[Example], Out]:
         """Return the inputs as encoded examples, and the head's output for each of their rows."""
-        if self.method.outside:
+        if self.method.standalone:
             return [], self.method.logits(self._v, inputs) if inputs else torch.empty(0, self.kind.width)
         examples = self.read(inputs)
         out = self._compute(examples, batch_size)

@@ -1,4 +1,4 @@
-"""Where states are kept: one file for a set of inputs, written whole, and the oldest removed to make room."""
+"""The files of the activation cache: one for each set of inputs, the least recently used removed to make room."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Array = np.ndarray[Any, Any]
 
 
 class NotCacheable(Exception):
-    """Why there is no trunk here; and what would make one possible."""
+    """Why a run's activations cannot be cached, and what would make it possible."""
 
 
 def mapped(path: Path, dtype: np.dtype[Any], total: int) -> Array | None:
-    """The states in a file, which is marked as used; None where it is not there, or not whole."""
+    """Map a file of states and mark it as used; return None if it is absent or incomplete."""
     try:
         flat = np.memmap(path, dtype=dtype, mode="r")
     except (FileNotFoundError, ValueError):
@@ -33,21 +33,21 @@ def mapped(path: Path, dtype: np.dtype[Any], total: int) -> Array | None:
 
 
 def room(folder: Path) -> int:
-    """How many bytes of states may be kept: ADAPTREE_CACHE_BYTES, else 8 GB; at most half of what the disk has left."""
-    said = os.environ.get("ADAPTREE_CACHE_BYTES")
+    """Return how many bytes may be kept: ADAPTREE_CACHE_BYTES, else 8 GB; at most half of the free disk space."""
+    setting = os.environ.get("ADAPTREE_CACHE_BYTES")
     try:
-        most = int(float(said)) if said else 8_000_000_000
+        most = int(float(setting)) if setting else 8_000_000_000
         if most < 0:
             raise ValueError
     except (ValueError, OverflowError):
-        raise UsageError(f"ADAPTREE_CACHE_BYTES is not a number of bytes: {said!r}.", hint="8e9 is 8 GB.") from None
+        raise UsageError(f"ADAPTREE_CACHE_BYTES is not a number of bytes: {setting!r}.", hint="8e9 is 8 GB.") from None
     there = next((p for p in (folder, *folder.parents) if p.exists()), Path("/"))
     kept = sum(map(_bytes, folder.glob("*.states"))) if folder.is_dir() else 0
     return min(most, (shutil.disk_usage(there).free + kept) // 2)
 
 
 def _bytes(path: Path) -> int:
-    """A file's size; 0 where another process has just removed it."""
+    """Return a file's size, or 0 if another process has just removed it."""
     try:
         return path.stat().st_size
     except OSError:
@@ -59,7 +59,7 @@ def sized(count: int) -> str:
 
 
 def reserve(file: IO[bytes], size: int) -> None:
-    """Take the room now: a full disk is an error here, and would be a crash in the middle of a mapped write."""
+    """Allocate the file's bytes: a full disk is an error here, and would be a crash in the middle of a mapped write."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file.fileno(), 0, size)
     else:
@@ -68,9 +68,9 @@ def reserve(file: IO[bytes], size: int) -> None:
 
 @contextlib.contextmanager
 def alone(path: Path, stopped: Callable[[], bool] | None = None) -> Iterator[None]:
-    """Hold a lock that dies with its process; where there are no such locks, two may compute the same file.
+    """Hold a file lock, which the system releases if the process dies; without fcntl, hold nothing.
 
-    One that another process holds is waited for until `stopped`, and not at all without that.
+    Wait for another process's lock until `stopped()`; without `stopped`, raise BlockingIOError at once.
     """
     try:
         import fcntl
@@ -96,8 +96,7 @@ def make_room(path: Path, total: int) -> None:
 
     Raise NotCacheable if that many never can.
 
-    Whoever calls holds the lock of `path`. Lock files stay: removing one that another process waits for would let two
-    of them in.
+    The caller holds the lock of `path`. Lock files stay: removing one that another process waits for would let two in.
     """
     folder = path.parent
     for stale in (path, path.with_suffix(".partial")):
@@ -118,7 +117,7 @@ def make_room(path: Path, total: int) -> None:
 
 
 def _ages(folder: Path) -> Iterator[tuple[int, int, Path]]:
-    """When each file of states was last used, and its size."""
+    """Yield for each file of states when it was last used, its size and its path."""
     for path in folder.glob("*.states"):
         with contextlib.suppress(OSError):
             stat = path.stat()
@@ -126,7 +125,7 @@ def _ages(folder: Path) -> Iterator[tuple[int, int, Path]]:
 
 
 def _remove(path: Path) -> bool:
-    """Remove a file unless a process is at it just now; whether it went."""
+    """Remove a file unless a process holds its lock; return whether it is gone."""
     with contextlib.suppress(OSError), alone(path.with_suffix(".lock")):
         path.unlink()
         return True

@@ -12,7 +12,6 @@ from adaptree.compose import Expression, parse
 from adaptree.errors import CompositionError, UsageError, WrongBase
 from adaptree.tasks.places import bases_of
 from adaptree.tasks.task import Task
-from adaptree.training import distributed
 
 if TYPE_CHECKING:
     from adaptree.data.encode import Encoder
@@ -47,7 +46,8 @@ def _device(name: str) -> str:
     if name == "auto":
         if not torch.cuda.is_available() or os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes"):
             return "cpu"
-        return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if distributed.size() > 1 else "cuda"
+        several = int(os.environ.get("WORLD_SIZE", "1")) > 1  # set by torchrun and accelerate launch
+        return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if several else "cuda"
     try:
         torch.zeros(1, device=name)
     except (RuntimeError, AssertionError) as error:

@@ -1,7 +1,7 @@
-"""Several answers from one base: parallel(a, b) asks every part about each input, rows(a, b) the one that it names.
+"""Several tasks on one base: parallel(a, b) predicts with every part for each input, rows(a, b) with the named one.
 
-Rows of all parts go through the base together (`passes`). Parts that put weights of their own in the place of the
-base's, or that leave it alone, run by themselves, and so do all parts on a base that the probe finds unfit.
+The rows of all parts share forward passes of the base (`passes`). Parts that replace the base's weights or do not use
+the base have passes of their own, and so have all parts on a base where sharing would change bits.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,113 +17,97 @@ from torch import Tensor
 from adaptree.compose import Expression, parse
 from adaptree.data.batch import group
 from adaptree.data.encode import Encoding
-from adaptree.data.source import Reader, reader_for
+from adaptree.data.source import Reader
 from adaptree.errors import AdaptreeError, CompositionError, DataError, UsageError, near
-from adaptree.kinds import Example, Kind, Out
-from adaptree.methods import Params, Plan
-from adaptree.models.passes import Ground, NotShareable, Passes, key_of
-from adaptree.tasks.task import Task
+from adaptree.kinds import Example, Out
+from adaptree.methods import Params
+from adaptree.models.passes import NotShareable, Passes, key_of
+
+if TYPE_CHECKING:
+    from adaptree.models.base import Base
+    from adaptree.models.bound import Bound
 
 COLUMN = "task"
-"""The column of a file that says whose answer a row wants."""
+"""The column of a file that names the task for each row."""
 
 
-class Part(Protocol):
-    """One that answers by itself: a base with a composition on it."""
+class MultiTask:
+    """A base with several compositions on it, by their texts, each of which predicts."""
 
-    @property
-    def task(self) -> Task: ...
-    @property
-    def kind(self) -> Kind: ...
-    @property
-    def truncated(self) -> int: ...
-    @property
-    def spelled(self) -> str: ...
-    @property
-    def guest(self) -> tuple[Plan, Params] | None: ...
-
-    def read(self, inputs: list[Any]) -> list[Example]: ...
-    def run(self, inputs: list[Any], batch_size: int = 64) -> tuple[list[Example], Out]: ...
-
-
-class Several:
-    """A base with several compositions on it, by their texts, each of which answers."""
-
-    def __init__(self, expression: Expression, base: Ground, parts: Mapping[str, Part]) -> None:
+    def __init__(self, expression: Expression, base: Base, parts: Mapping[str, Bound]) -> None:
         if len(parts) < len(expression.parts):
             raise CompositionError(f"{expression!r} names a part twice.", hint="Name each once.")
         self.expression = expression
         self.base = base
         self.parts = dict(parts)
-        self.apart: dict[str, str] = {}
-        """Those that have a pass of their own, and why."""
-        self._guests = {name: guest for name, part in self.parts.items() if (guest := part.guest) is not None}
-        self.apart |= {
-            name: f"{part.spelled} does not run on the base's own weights"
+        self._shared = {name: on_base for name, part in self.parts.items() if (on_base := part.on_base) is not None}
+        """The plan and the weights of each part that shares passes with the others."""
+        self.apart = {
+            name: f"{part.spelling} does not run on the base's own weights"
             for name, part in self.parts.items()
-            if name not in self._guests
+            if name not in self._shared
         }
-        self._passes = Passes(base, {name: plan for name, (plan, _) in self._guests.items()})
-        if len(self._guests) == 1:
-            self._part_company("there is no other to share a pass with")
-        elif self._guests:
-            self._try()
+        """The parts that have passes of their own, and why."""
+        self._passes = Passes(base, {name: plan for name, (plan, _) in self._shared.items()})
+        if len(self._shared) == 1:
+            self._run_apart("there is no other to share a pass with")
+        elif self._shared:
+            self._probe()
 
-    def _try(self) -> None:
-        """Probe one part of each spelling and place, and at least two: a task's numbers make no difference."""
+    def _probe(self) -> None:
+        """Try one part of each method and place, and at least two: the values of a task's weights do not matter."""
         first: dict[Any, str] = {}
-        for name, (plan, _) in self._guests.items():
-            first.setdefault((self.parts[name].spelled, frozenset(plan)), name)
-        names = list(dict.fromkeys([*first.values(), *list(self._guests)[:2]]))
+        for name, (plan, _) in self._shared.items():
+            first.setdefault((self.parts[name].spelling, frozenset(plan)), name)
+        names = list(dict.fromkeys([*first.values(), *list(self._shared)[:2]]))
         try:
             self._passes.probe(names)
         except NotShareable as reason:
-            self._part_company(str(reason))
+            self._run_apart(str(reason))
 
-    def _part_company(self, why: str) -> None:
-        self.apart |= dict.fromkeys(self._guests, why)
-        self._guests = {}
+    def _run_apart(self, why: str) -> None:
+        """From now on, give every part passes of its own."""
+        self.apart |= dict.fromkeys(self._shared, why)
+        self._shared = {}
 
     def outputs(
-        self, asked: Mapping[str, Sequence[Any]], batch_size: int = 64
+        self, inputs: Mapping[str, Sequence[Any]], batch_size: int = 64
     ) -> dict[str, tuple[list[Any], list[Example], Out]]:
-        """Return, for each part that is asked, its inputs, their examples and its head's output."""
-        given = {
-            name: self.part(name).kind.inputs(inputs, self.parts[name].task.record) for name, inputs in asked.items()
-        }
-        guests = self._guests
-        examples = {name: self.parts[name].read(given[name]) for name in given if name in guests}
+        """Return, for each part with inputs, those inputs as it reads them, their examples and its head's output."""
+        read = {name: self.part(name).kind.inputs(of, self.parts[name].task.record) for name, of in inputs.items()}
+        shared = self._shared
+        examples = {name: self.parts[name].read(read[name]) for name in read if name in shared}
         try:
-            found = self._together(examples, {name: v for name, (_, v) in guests.items()}, batch_size)
-        except NotShareable as reason:  # what the probe did not meet
-            self._part_company(str(reason))
-            return self.outputs(asked, batch_size)
-        done = {name: (given[name], examples[name], found[name]) for name in examples}
-        for name in (name for name in given if name not in done):
-            done[name] = given[name], *self.parts[name].run(given[name], batch_size)
+            out = self._together(examples, {name: v for name, (_, v) in shared.items()}, batch_size)
+        except NotShareable as reason:  # a case that the probe did not cover
+            self._run_apart(str(reason))
+            return self.outputs(inputs, batch_size)
+        done = {name: (read[name], examples[name], out[name]) for name in examples}
+        for name in (name for name in read if name not in done):
+            done[name] = read[name], *self.parts[name].run(read[name], batch_size)
         return done
 
-    def part(self, name: str) -> Part:
-        """The part of that text; a near one is offered for another."""
+    def part(self, name: str) -> Bound:
+        """Return the part of that text; raise UsageError, with a near one, if there is none such."""
         if name not in self.parts:
             hint = near(str(name), self.parts) or f"It has: {', '.join(self.parts)}."
             raise UsageError(f"'{name}' is no part of {self.expression!r}.", hint=hint)
         return self.parts[name]
 
-    def _ask(
-        self, asked: Mapping[str, Sequence[Any]], min_score: float | None, batch_size: int
+    def _predictions(
+        self, inputs: Mapping[str, Sequence[Any]], min_score: float | None, batch_size: int
     ) -> dict[str, list[Any]]:
-        """The answers of each part to what it is asked."""
-        done = self.outputs(asked, batch_size)
+        """Return the predictions of each part for its inputs."""
+        done = self.outputs(inputs, batch_size)
         return {
-            name: self.parts[name].kind.predictions(out, examples, inputs, min_score)
-            for name, (inputs, examples, out) in done.items()
+            name: self.parts[name].kind.predictions(out, examples, read, min_score)
+            for name, (read, examples, out) in done.items()
         }
 
     def _together(
         self, examples: Mapping[str, Sequence[Example]], heads: Mapping[str, Params], batch_size: int
     ) -> dict[str, Out]:
-        """What the heads give for each row of each part, in passes that they share."""
+        """Return the output of each part's head for its rows, computed in passes that the parts share."""
         rows = [(name, row) for name, of in examples.items() for example in of for row in example]
         # Equal rows of several parts lie beside each other, so that a batch holds all of them.
         seen: dict[bytes, int] = {}
@@ -131,19 +115,20 @@ class Several:
         found: dict[int, Tensor] = {}
         for batch in group([len(rows[i][1].ids) for i in order], batch_size):
             at = sorted(order[i] for i in batch)  # the rows are listed part by part
-            lanes = [(name, [rows[i][1] for i in of]) for name, of in _runs(at, lambda i: rows[i][0])]
-            hidden, mask = self._passes.states(lanes)
+            by_part = [(name, [rows[i][1] for i in of]) for name, of in _runs(at, lambda i: rows[i][0])]
+            hidden, mask = self._passes.states(by_part)
             start = 0
-            for name, mine in lanes:
+            for name, mine in by_part:
                 part, here = self.parts[name], slice(start, start + len(mine))
                 with torch.inference_mode():
                     v, pooling = heads[name], part.task.record.pooling
                     out = part.kind.run(hidden[here], mask[here], mine, v, pooling, self.base.embeddings)
                 found |= {at[start + i]: out[i].cpu() for i in range(len(mine))}
                 start += len(mine)
-        return {name: self._put_together(name, rows, found) for name in examples}
+        return {name: self._collected(name, rows, found) for name in examples}
 
-    def _put_together(self, name: str, rows: Sequence[tuple[str, Encoding]], found: Mapping[int, Tensor]) -> Out:
+    def _collected(self, name: str, rows: Sequence[tuple[str, Encoding]], found: Mapping[int, Tensor]) -> Out:
+        """Return the outputs of one part's rows, in their order."""
         kind = self.parts[name].kind
         mine = [found[i] for i, (of, _) in enumerate(rows) if of == name]
         if kind.reads_tokens:
@@ -154,56 +139,62 @@ class Several:
         return f"{type(self).__name__}({self.expression!r})"
 
 
-class ParallelTasks(Several):
-    """parallel(a, b): each input is answered by every part."""
+class ParallelTasks(MultiTask):
+    """parallel(a, b): every part predicts for each input."""
 
-    def predict(self, inputs: Any, *, min_score: float | None = None, batch_size: int = 64) -> list[Told]:
-        """For each input, in order, a dict with the answer of each part."""
-        given = [inputs] if isinstance(inputs, str) else list(inputs)
-        return self.answer([dict.fromkeys(self.parts, each) for each in given], min_score, batch_size)
+    def predict(self, inputs: Any, *, min_score: float | None = None, batch_size: int = 64) -> list[ParallelPrediction]:
+        """Return for each input, in order, a dict with the prediction of each part."""
+        texts = [inputs] if isinstance(inputs, str) else list(inputs)
+        return self.answer([dict.fromkeys(self.parts, each) for each in texts], min_score, batch_size)
 
     def answer(
-        self, asked: Sequence[Mapping[str, Any]], min_score: float | None = None, batch_size: int = 64
-    ) -> list[Told]:
-        """The same where each part is asked in its own way, as `line` and `reader` give it."""
-        found = self._ask({name: [each[name] for each in asked] for name in self.parts}, min_score, batch_size)
-        return [Told({name: found[name][i] for name in self.parts}) for i in range(len(asked))]
+        self, inputs: Sequence[Mapping[str, Any]], min_score: float | None = None, batch_size: int = 64
+    ) -> list[ParallelPrediction]:
+        """Predict where each part has an input of its own, as `line` and `reader` return them."""
+        by_part = {name: [each[name] for each in inputs] for name in self.parts}
+        found = self._predictions(by_part, min_score, batch_size)
+        return [ParallelPrediction({name: found[name][i] for name in self.parts}) for i in range(len(inputs))]
 
     def line(self, line: str) -> dict[str, Any]:
-        return {name: part.kind.line(line, part.task.record) for name, part in self.parts.items()}
+        """Return a line that a user typed as an input of each part."""
+        return {name: part.line(line) for name, part in self.parts.items()}
 
-    def reader(self, first: Mapping[str, Any], asked: Mapping[str, str | None]) -> Reader:
-        """How the rows of a file become what is asked, each part reading its own columns."""
-        readers = {name: reader_for(part.task.record, first, asked) for name, part in self.parts.items()}
+    def reader(self, first: Mapping[str, Any], columns: Mapping[str, str | None]) -> Reader:
+        """Return a function from a file's row to an input of each part, which reads its own columns."""
+        readers = {name: part.reader(first, columns) for name, part in self.parts.items()}
         return lambda row, number, file: {name: read(row, number, file) for name, read in readers.items()}
 
 
-class RowTasks(Several):
-    """rows(a, b): each input is answered by the part that it names."""
+class RowTasks(MultiTask):
+    """rows(a, b): for each input, the part that it names predicts."""
 
     def predict(
         self, inputs: Any, *, tasks: Sequence[str] | str, min_score: float | None = None, batch_size: int = 64
     ) -> list[Any]:
-        """The answer to each input of the part that stands at its place in `tasks`, in order."""
-        given = [inputs] if isinstance(inputs, str) else list(inputs)
-        names = [tasks] * len(given) if isinstance(tasks, str) else list(tasks)
-        if len(names) != len(given):
-            raise UsageError(f"{len(given):,} inputs and {len(names):,} tasks were given.", hint="Name one for each.")
-        return [said.answer for said in self.answer(list(zip(names, given, strict=True)), min_score, batch_size)]
+        """Return for each input, in order, the prediction of the part at its place in `tasks`."""
+        texts = [inputs] if isinstance(inputs, str) else list(inputs)
+        names = [tasks] * len(texts) if isinstance(tasks, str) else list(tasks)
+        if len(names) != len(texts):
+            raise UsageError(f"{len(texts):,} inputs and {len(names):,} tasks were given.", hint="Name one for each.")
+        found = self.answer(list(zip(names, texts, strict=True)), min_score, batch_size)
+        return [each.prediction for each in found]
 
     def answer(
-        self, asked: Sequence[tuple[str, Any]], min_score: float | None = None, batch_size: int = 64
-    ) -> list[Named]:
-        """The same with the part's name before each input, as `line` and `reader` give it."""
+        self, inputs: Sequence[tuple[str, Any]], min_score: float | None = None, batch_size: int = 64
+    ) -> list[RowPrediction]:
+        """Predict where each input comes after the name of its part, as `line` and `reader` return them."""
         at: dict[str, list[int]] = {}
-        for i, (name, _) in enumerate(asked):
+        for i, (name, _) in enumerate(inputs):
             self.part(called := self._called(name))
             at.setdefault(called, []).append(i)
-        found = self._ask({name: [asked[i][1] for i in of] for name, of in at.items()}, min_score, batch_size)
-        named = {i: Named(name, said) for name, of in at.items() for i, said in zip(of, found[name], strict=True)}
-        return [named[i] for i in range(len(asked))]
+        by_part = {name: [inputs[i][1] for i in of] for name, of in at.items()}
+        done: dict[int, RowPrediction] = {}
+        for name, predictions in self._predictions(by_part, min_score, batch_size).items():
+            done |= {i: RowPrediction(name, each) for i, each in zip(at[name], predictions, strict=True)}
+        return [done[i] for i in range(len(inputs))]
 
     def line(self, line: str) -> tuple[str, Any]:
+        """Return the part's name and its input from a line that a user typed: name, tab, text."""
         name, tab, rest = line.partition("\t")
         if not tab:
             raise UsageError(
@@ -211,10 +202,10 @@ class RowTasks(Several):
                 hint=f"Names: {', '.join(self.parts)}.",
             )
         part = self.part(called := self._called(name))
-        return called, part.kind.line(rest, part.task.record)
+        return called, part.line(rest)
 
     def _called(self, name: Any) -> str:
-        """What a part is called that is spelled in another way: stack(a,b) is stack(a, b)."""
+        """Return a part's text in its usual form: stack(a,b) is stack(a, b)."""
         if name in self.parts:
             return str(name)
         try:
@@ -222,12 +213,12 @@ class RowTasks(Several):
         except AdaptreeError:
             return str(name).strip()
 
-    def reader(self, first: Mapping[str, Any], asked: Mapping[str, str | None]) -> Reader:
-        """How the rows of a file become what is asked, by their column `task`."""
+    def reader(self, first: Mapping[str, Any], columns: Mapping[str, str | None]) -> Reader:
+        """Return a function from a file's row to the part that its column `task` names, and the input."""
         if COLUMN not in first:
             raise DataError(
                 f"{self.expression!r} needs a column '{COLUMN}' that says whose answer each row wants; "
-                f"the columns are {', '.join(repr(column) for column in list(first)[:20])}.",
+                f"the columns are {', '.join(map(repr, list(first)[:20]))}.",
                 hint=f"Its values: {', '.join(self.parts)}.",
             )
         readers: dict[str, Reader] = {}
@@ -240,38 +231,39 @@ class RowTasks(Several):
                     f"row {number} of '{file}' asks for '{name}', no part of {self.expression!r}.", hint=hint
                 )
             if name not in readers:
-                readers[name] = reader_for(self.parts[name].task.record, row, asked)
+                readers[name] = self.parts[name].reader(row, columns)
             return name, readers[name](row, number, file)
 
         return read
 
 
-class Told(dict[str, Any]):
-    """The answers of several parts to one input, by their texts."""
+class ParallelPrediction(dict[str, Any]):
+    """The predictions of several parts for one input, by the parts' texts."""
 
     def to_dict(self) -> dict[str, Any]:
-        return {name: said.to_dict() for name, said in self.items()}
+        return {name: each.to_dict() for name, each in self.items()}
 
     def columns(self) -> dict[str, Any]:
-        return {f"{name}.{key}": value for name, said in self.items() for key, value in said.columns().items()}
+        return {f"{name}.{key}": value for name, each in self.items() for key, value in each.columns().items()}
 
 
 @dataclass(frozen=True)
-class Named:
-    """An answer, and whose it is."""
+class RowPrediction:
+    """A prediction, and the part that made it."""
 
     name: str
-    answer: Any
+    prediction: Any
 
     def to_dict(self) -> dict[str, Any]:
-        return {COLUMN: self.name, **self.answer.to_dict()}
+        return {COLUMN: self.name, **self.prediction.to_dict()}
 
     def columns(self) -> dict[str, Any]:
-        """The same columns for all kinds of task: what is more than a prediction and its score is put into one."""
-        said = dict(self.answer.columns())
-        score = said.pop("score", None)
-        return {"prediction": said["prediction"] if list(said) == ["prediction"] else said, "score": score}
+        """Return the columns prediction and score, whatever the kind; several columns of one go into a dict."""
+        columns = dict(self.prediction.columns())
+        score = columns.pop("score", None)
+        return {"prediction": columns["prediction"] if list(columns) == ["prediction"] else columns, "score": score}
 
 
 def _runs(at: Sequence[int], key: Callable[[int], str]) -> Iterator[tuple[str, list[int]]]:
+    """Yield the runs of neighbours with the same key."""
     return ((name, list(of)) for name, of in groupby(at, key))

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from adaptree.errors import UnknownArchitecture, UsageError
+from adaptree.errors import UnknownArchitecture
 from adaptree.models.architectures import ARCHITECTURES, Architecture, LayerStack
 
 if TYPE_CHECKING:
@@ -216,28 +216,6 @@ def _linear(layer: int, role: str, path: str, module: nn.Module) -> Linear:
 def transposed(module: nn.Module) -> bool:
     """Whether a linear map keeps its weight as (inputs, outputs): GPT-2's Conv1D does."""
     return type(module).__name__ == "Conv1D"
-
-
-def parse_layers(spec: str | None, depth: int) -> tuple[int, ...]:
-    """'3-5', '0,2,4', 'top:2' or None (all) as layer numbers from 0."""
-    if spec is None:
-        return tuple(range(depth))
-    there = f"This base has layers 0-{depth - 1}."
-    chosen: set[int] = set()
-    for part in spec.replace(" ", "").split(","):
-        if match := re.fullmatch(r"top:(\d+)", part):
-            n = int(match[1])
-            if not 1 <= n <= depth:
-                raise UsageError(f"layers='{spec}': there is no top {n} of {depth} layers.", hint=there)
-            chosen.update(range(depth - n, depth))
-        elif match := re.fullmatch(r"(\d+)(?:-(\d+))?", part):
-            low, high = int(match[1]), int(match[2] or match[1])
-            if low > high or high >= depth:
-                raise UsageError(f"layers='{spec}': no such layers.", hint=there)
-            chosen.update(range(low, high + 1))
-        else:
-            raise UsageError(f"layers='{spec}' cannot be read.", hint="Write 3-5, 0,2,4 or top:2.")
-    return tuple(sorted(chosen))
 
 
 def _width(config: Any) -> int:

@@ -230,7 +230,7 @@ def attach(
         raise UsageError("this model has a task attached already.", hint="Attach to the model that it was attached to.")
     if not hasattr(model, "config"):
         raise UnknownArchitecture(f"a {type(model).__name__} is not a Hugging Face model: it has no config.")
-    if not isinstance(method, Task | Path) and parse(method).outside:
+    if not isinstance(method, Task | Path) and parse(method).standalone:
         raise UsageError(f"{parse(method).name} works outside the model.", hint="Use adaptree.train(…) for it.")
     kind: Any = type(model)
     task = Task.load(method) if isinstance(method, Path) else method

@@ -13,9 +13,9 @@ from adaptree.compose import Average, Drop, Expression, Fuse, Name, Stack
 from adaptree.compose.blocks import Block
 from adaptree.errors import CompositionError, UsageError
 from adaptree.methods import parse as parse_method
+from adaptree.methods.layers import parse_layers
 from adaptree.methods.sparse import POSITIONS
 from adaptree.models.opening import EVALUATED, REBASED, open_task
-from adaptree.models.sites import parse_layers
 from adaptree.tasks.task import FUSES, MADE_OF, NEEDS, ON, SAW, Record, Task, check_name
 from adaptree.training.parents import Ground, saw
 

@@ -11,9 +11,10 @@ from adaptree.data.source import Data
 from adaptree.data.table import Table
 from adaptree.errors import UsageError
 from adaptree.methods import Method, parse
+from adaptree.methods.layers import top_layers
 from adaptree.models.base import Base
 from adaptree.training.precision import quick_at_bf16
-from adaptree.training.settings import Settings, top_layers
+from adaptree.training.settings import Settings
 
 MOST_TOKENS = 512
 """That a step computes at once: enough to keep a processor busy, and long texts need no more memory than short ones."""
@@ -38,7 +39,7 @@ def preset(
     did = []
     sites = base.hooked.sites
     top = top_layers(sites.depth)
-    if method.outside or method.lowest(sites) or top == sites.depth:
+    if method.standalone or method.lowest(sites) or top == sites.depth:
         pass  # the lower layers are left alone already, or there are none
     elif isinstance(data, Table) and data.columns.pair is None:
         fewer = parse(method, layers=f"top:{top}")
@@ -49,11 +50,11 @@ def preset(
             note("--fast: all layers are trained; what this task is trained on acts in all of them.")
     else:
         note("--fast: all layers are trained; with fewer, this kind of input loses clearly.")
-    if settings.precision is None and not method.outside and quick_at_bf16(torch.device(base.device).type):
+    if settings.precision is None and not method.standalone and quick_at_bf16(torch.device(base.device).type):
         settings = replace(settings, precision="bf16")
         did.append("steps are computed in bf16")
     settings = replace(settings, most_tokens=settings.most_tokens or MOST_TOKENS)
-    if settings.most_tokens == MOST_TOKENS and not method.outside:
+    if settings.most_tokens == MOST_TOKENS and not method.standalone:
         did.append(f"at most {MOST_TOKENS} tokens are computed at once")
     note(f"--fast: {', '.join(did)}." if did else "--fast changes nothing here.")
     return method, settings

@@ -80,7 +80,7 @@ def train(
     if asked.class_weights:
         raise UsageError("class weights are for one task at a time.", hint="Leave --class-weights out.")
     how, below = ground(method, on, store)
-    if how.outside:
+    if how.standalone:
         raise UsageError(f"{how.name} leaves the base alone: it has no adapters to share.", hint="--method pfeiffer")
     tables: dict[str, Data] = {}
     for called, source in named.items():

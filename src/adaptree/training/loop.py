@@ -57,7 +57,7 @@ def fit(
 
     `cover` are rows that the trunk is to hold beyond those of this run, so that runs on parts of them share it.
     """
-    if method.outside:
+    if method.standalone:
         return learn(method, kind, training, validation, settings, on_event)
     run = _Run(base, method, kind, training, validation, settings, folder, (training, validation, *cover), on_event)
     if resume and folder is not None:
@@ -174,12 +174,14 @@ class _Run:
         before, begun = self.state.trunk, self.state.step or self.state.epoch or self.state.stage
         try:
             swapped = self.method.weights(self.hooked.sites, self.hooked.frozen, self.v)
-            depth = activation_cache.depth_for(self.method, self.hooked, [*self.hooked.plan, *swapped], self.settings)
+            touched = [*self.hooked.plan, *swapped]
+            precision, dropout = self.settings.trunk, self.settings.dropout
+            depth = activation_cache.depth_for(self.method, self.hooked, touched, precision=precision, dropout=dropout)
             if self.kind.resamples:
                 raise NotCacheable(f"kind {self.kind.name} draws its inputs anew in every step")
             if any(len(source.table) > Encoded.KEEP for source, _ in self.cover):
                 raise NotCacheable(f"the data has more than {Encoded.KEEP:,} rows")
-            activation_cache.open_trunk(
+            activation_cache.open_cache(
                 self.base, self.hooked, depth, self._inputs, self.settings.trunk, self._note, stopped
             )
             self.state.trunk = depth

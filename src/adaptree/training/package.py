@@ -125,7 +125,7 @@ def finish(
     training, table = parts["train"], parts["train"].table
     head = sum(tensor.numel() for key, tensor in fit.v.items() if key.startswith("head."))
     counted = method.count(base.hooked.sites, base.hooked.backbone)
-    if method.outside:
+    if method.standalone:
         counted["adapters"] = sum(t.numel() for t in fit.v.values() if t.is_floating_point()) - head
     counts = price(counted, head, base.hooked.backbone)
     record = Record(

@@ -10,8 +10,8 @@ from adaptree import compose
 from adaptree.compose import Expression, Fuse, Tasks
 from adaptree.compose.blocks import Raised
 from adaptree.errors import CompositionError, UsageError, WrongBase
-from adaptree.methods import Fusion, Method, parse
-from adaptree.methods.fusion import unfit
+from adaptree.methods import Method, parse
+from adaptree.methods.fusion import Fusion, unfit
 from adaptree.tasks.task import FUSES, NEEDS, ON, SAW, Task, seen
 
 
@@ -88,11 +88,11 @@ def ground(
         if expression.block in ("parallel", "rows", "fuse"):
             raise CompositionError(f"nothing can be trained on {expression!r}.", hint="Say a name, or stack(…).")
         said[ON] = repr(expression)
-        if any(part.outside for part, _ in compose.compile_(compose.stack(expression), found).parts):
+        if any(part.standalone for part, _ in compose.compile_(compose.stack(expression), found).parts):
             raise CompositionError(f"{expression!r} leaves the base alone: there is nothing to train on.")
     if fused is None:
         how = parse(method)  # type: ignore[arg-type]
-        if how.outside:
+        if how.standalone:
             raise CompositionError(
                 f"{how.name} leaves the base alone: it cannot be trained on {said[ON]}.",
                 hint="Leave out --on, or choose another method.",
@@ -118,11 +118,11 @@ def _check_home(fused: Sequence[Task], on: str | None) -> None:
 
 
 def _block(method: Method | str) -> Expression | None:
-    """A method that is spelled as a block; parallel(size=8) is a method of that name."""
+    """Return the block that a method's text spells, such as fuse(a, b), or None."""
     if not isinstance(method, str) or "(" not in method:
         return None
     word = method.partition("(")[0].strip()
-    return compose.parse(method) if word in compose.BLOCKS and word != "parallel" else None
+    return compose.parse(method) if word in compose.BLOCKS else None
 
 
 def _pinned(expression: Expression, tasks: Tasks, found: dict[str, Task]) -> Expression:

@@ -66,7 +66,7 @@ def check_movable(task: Task) -> None:
         why = f"is made of {', '.join(record.extra[NEEDS])}, which would stay on the old base"
     elif isinstance(method, Full):
         why = f"has whole weights of the old base ({method.name}): there is nothing to put into another one"
-    elif method.outside:
+    elif method.standalone:
         why = f"leaves the base alone ({method.name}), and has no place in another one"
     if why:
         raise UsageError(

@@ -236,7 +236,7 @@ def ready(trials: int, method: Method) -> Any:
     """Optuna, where a search of so many trials can be made; otherwise an error says why not."""
     if trials < 1:
         raise UsageError(f"a search needs at least one trial, not {trials}.")
-    if method.outside:
+    if method.standalone:
         raise UsageError(f"{method.name} has no learning rate to search for.", hint="Leave --search out.")
     try:
         import optuna

@@ -120,11 +120,6 @@ def known_settings(settings: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def top_layers(depth: int) -> int:
-    """How many layers --fast trains, from the top: two thirds."""
-    return max(1, round(2 * depth / 3))
-
-
 def default_epochs(rows: int) -> int:
     """Some twenty thousand rows seen in all, between 4 and 20 passes."""
     return max(4, min(20, round(20_000 / max(rows, 1))))

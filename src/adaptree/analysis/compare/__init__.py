@@ -98,7 +98,7 @@ def compare(
             "threads": threads,
         }
         for method in how
-        for settings in ([Settings(seed=numbers[0], metric=metric)] if cells.method_of(method)[0].outside else tried)
+        for settings in ([Settings(seed=numbers[0], metric=metric)] if cells.method_of(method)[0].standalone else tried)
     ]
     place = {"files": found.files, "columns": found.columns, "base": model.location, "trust": trust}
     done = cells.run_all(asked, place, folder, test is not None, retry, on_event)

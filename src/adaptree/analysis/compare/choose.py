@@ -116,7 +116,7 @@ def summary(
                     key: _mean([cell["found"][key] for cell in cells])
                     for key in ("seconds", "memory", "peak_memory", "base_memory")
                 },
-                "outside": method_of(method)[0].outside,
+                "outside": method_of(method)[0].standalone,
             }
         rows.append(row)
     part = "test" if test is not None else "validation"

@@ -157,7 +157,7 @@ def _fitting(store: Store, base: Base, table: Table) -> tuple[dict[str, Record],
             continue
         if record.base.get("fingerprint") != base.fingerprint:
             skipped[name] = f"was trained on another base, {record.base.get('name')}"
-        elif method.outside:
+        elif method.standalone:
             skipped[name] = f"{method.name} leaves the base alone"
         elif record.data.get("digest") == table.digest:
             own[name] = record
