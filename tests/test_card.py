@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 import adaptree as at
 from adaptree import card
-from adaptree.tasks.task import Record, Task
+from adaptree.tasks.record import Record
+from adaptree.tasks.task import Task
 from tests.bases import FILLER, WORDS, tiny_base
 
 

@@ -38,7 +38,6 @@ STILL = {
     ("methods", "models"),
     ("compose", "models"),
     ("models", "training"),
-    ("tasks", "compose"),
     ("training", "api"),
     ("analysis", "api"),
 }

@@ -22,9 +22,11 @@ from adaptree.errors import TrainingError, UsageError
 from adaptree.kinds import metrics
 from adaptree.methods import Method
 from adaptree.models.opening import EVALUATED, REBASED, base_of, encoder_of
-from adaptree.tasks.places import remember, run_folder
+from adaptree.tasks.names import check_name
+from adaptree.tasks.record import Record
+from adaptree.tasks.runs import remember, run_folder
 from adaptree.tasks.store import Store
-from adaptree.tasks.task import Record, Task, check_name
+from adaptree.tasks.task import Task
 from adaptree.training import distributed
 from adaptree.training.settings import Settings, known_settings
 

@@ -21,7 +21,7 @@ from adaptree.kinds import metrics
 from adaptree.methods import Fusion
 from adaptree.reports.drawing import distinct, short
 from adaptree.reports.plots import DPI, FRONT, INK
-from adaptree.tasks.task import FUSES
+from adaptree.tasks.record import FUSES
 
 if TYPE_CHECKING:
     from torch import Tensor

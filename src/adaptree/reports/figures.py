@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from adaptree.reports import drawing
 
 if TYPE_CHECKING:
-    from adaptree.tasks.task import Record
+    from adaptree.tasks.record import Record
 
 TITLES = {
     "course.svg": "Loss and score by epoch",

@@ -9,7 +9,7 @@ from adaptree.reports.figures import course, main_metric
 from adaptree.reports.markdown import interval, score
 
 if TYPE_CHECKING:
-    from adaptree.tasks.task import Record
+    from adaptree.tasks.record import Record
 
 MOST_SCORES = 6
 CELL = "text-align:left;padding:2px 12px 2px 0"

@@ -25,7 +25,7 @@ from adaptree.errors import UsageError
 from adaptree.kinds import metrics
 from adaptree.methods import Method
 from adaptree.models.opening import base_of
-from adaptree.tasks.task import installed
+from adaptree.tasks.record import installed
 from adaptree.training.settings import Settings
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from adaptree.errors import TrainingError
-from adaptree.tasks.task import cannot_write
+from adaptree.tasks.files import cannot_write
 
 
 def read(path: Path) -> dict[str, Any]:

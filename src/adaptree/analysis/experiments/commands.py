@@ -12,7 +12,7 @@ from typing import Any
 from adaptree.analysis.compare.files import read, write
 from adaptree.analysis.experiments.tasks import Asked
 from adaptree.errors import DataError
-from adaptree.tasks.places import run_folder
+from adaptree.tasks.runs import run_folder
 from adaptree.tasks.store import Store
 
 

@@ -18,7 +18,8 @@ from adaptree.core import ridge
 from adaptree.data.table import Table
 from adaptree.errors import AdaptreeError, DataError
 from adaptree.kinds import bootstrap
-from adaptree.tasks.task import NEEDS, Task
+from adaptree.tasks.record import NEEDS
+from adaptree.tasks.task import Task
 from adaptree.training.settings import Settings
 
 if TYPE_CHECKING:

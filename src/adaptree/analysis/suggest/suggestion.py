@@ -19,8 +19,8 @@ from adaptree.errors import AdaptreeError, TaskNotFound, UsageError
 from adaptree.methods import Method, parse
 from adaptree.methods.fusion import apart, unfit
 from adaptree.models.opening import base_of
-from adaptree.tasks.places import bases_of
-from adaptree.tasks.task import MADE_OF, ON, Record, read_record, seen
+from adaptree.tasks.record import MADE_OF, ON, Record, read_record
+from adaptree.tasks.runs import bases_of
 
 if TYPE_CHECKING:
     from adaptree.models.base import Base
@@ -162,7 +162,7 @@ def _fitting(store: Store, base: Base, table: Table) -> tuple[dict[str, Record],
         elif record.data.get("digest") == table.digest:
             own[name] = record
             skipped[name] = "was trained on this very data, and knows its answers"
-        elif saw := seen(record).get(table.digest):
+        elif saw := record.learned_from.get(table.digest):
             skipped[name] = f"was trained together with '{saw}', or made of it, which is of this very data"
         else:
             fitting[name] = record
