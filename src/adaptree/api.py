@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from adaptree.training.result import Fit
     from adaptree.training.search import Trial
 
-Source = str | Path | Iterable[Mapping[str, Any]]
+Source = str | os.PathLike[str] | Iterable[Mapping[str, Any]]
 Event = dict[str, Any]
 CHUNK = 4096
 """Rows that are predicted together from a file: it may be longer than memory."""

@@ -146,7 +146,7 @@ def masked(
         if name not in names:
             hint = near(name, names) or f"There are: {', '.join(names)}."
             raise UsageError(f"'{name}' is not fused in '{bound.task.record.name}'.", hint=hint)
-    again = data if isinstance(data, str | Path) else list(data)
+    again = list(data) if isinstance(data, Iterator) else data  # it is read once for each mask
     record = bound.task.record
     metric = str(record.settings.get("metric") or metrics.main_metric(record.kind, record.labels))
     found: list[Masked] = []
