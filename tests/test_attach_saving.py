@@ -20,7 +20,8 @@ from adaptree.errors import (
     UsageError,
     WrongBase,
 )
-from adaptree.tasks.task import Record, Task
+from adaptree.tasks.record import Record
+from adaptree.tasks.task import Task
 from tests import tiny
 from tests.headed import KINDS, METHOD, Kind, batch, bert, equal, outputs, same, state, train
 

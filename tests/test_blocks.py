@@ -27,7 +27,8 @@ from adaptree.methods.sparse import POSITIONS, VALUES, universe
 from adaptree.models.base import Base
 from adaptree.models.hooks import HookedModel, share, without_dropout
 from adaptree.models.loading import load_base
-from adaptree.tasks.task import FUSES, Record, Task
+from adaptree.tasks.record import FUSES, Record
+from adaptree.tasks.task import Task
 from tests.bases import FILLER, tiny_base
 
 TEXTS = ["the lion and a plum", "new saw near the bear today", "apple", "a very old hammer with the small new drill"]

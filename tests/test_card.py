@@ -17,7 +17,8 @@ import adaptree as at
 from adaptree.reports import card
 from adaptree.reports.figures import figures as figures_of
 from adaptree.reports.markdown import plain
-from adaptree.tasks.task import Record, Task
+from adaptree.tasks.record import Record
+from adaptree.tasks.task import Task
 from tests.bases import FILLER, WORDS, tiny_base
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from adaptree.analysis.compare import cells, choose, compare, pareto, report
@@ -21,7 +24,7 @@ from adaptree.errors import DataError, MethodError, UsageError
 from adaptree.reports.tradeoff import tradeoff
 from adaptree.tasks.store import Store
 from tests import browser
-from tests.bases import tiny_base, words_csv
+from tests.bases import FILLER, tiny_base, words_csv
 
 TWO = ["houlsby:4", "pfeiffer:2"]
 
@@ -210,8 +213,6 @@ def until(true: Callable[[], bool], seconds: float = 120) -> None:
 def test_a_sample_has_every_label_and_is_always_the_same(tmp_path: Path) -> None:
     rows = [{"text": f"text {i}", "label": "rare" if i == 77 else "usual"} for i in range(100)]
     table = load(rows)
-    import numpy as np
-
     every = np.arange(100)
     kept = sample(table, every, 10)
     assert len(kept) == 10
@@ -251,11 +252,11 @@ def test_pareto_front_of_hand_made_points() -> None:
 
 
 def test_labels_are_the_shortest_spelling() -> None:
-    assert cells.label_of("houlsby(size=64)") == "houlsby:64"
-    assert cells.label_of("ia3") == "ia3"
-    assert cells.label_of("bitfit") == "bitfit"
-    assert cells.label_of("lt_sft:0.01") == "lt_sft:0.01"
-    assert cells.label_of("houlsby(size=64, layers=top:2)") == "houlsby(size=64, layers=top:2)"
+    assert cells.short_spelling("houlsby(size=64)") == "houlsby:64"
+    assert cells.short_spelling("ia3") == "ia3"
+    assert cells.short_spelling("bitfit") == "bitfit"
+    assert cells.short_spelling("lt_sft:0.01") == "lt_sft:0.01"
+    assert cells.short_spelling("houlsby(size=64, layers=top:2)") == "houlsby(size=64, layers=top:2)"
 
 
 def spot(label: str, trained: int, mean: float, spread: float | None = 0.01, front: bool = False) -> dict[str, Any]:
@@ -342,3 +343,77 @@ def test_tfidf_is_run_once_and_is_the_floor(run: Callable[..., dict[str, Any]], 
     assert not bag["pareto"]
     assert [line["name"] for line in report.lines(result)] == ["tfidf", "majority"]
     assert next(row["method"].strip() for row in report.table(result)) == "tfidf"
+
+
+def sentences(rows: int, seed: int) -> list[list[str]]:
+    """Words of which the last one is an apple, a lion or a saw."""
+    rng = random.Random(seed)
+    return [[*rng.choices(FILLER, k=rng.randint(3, 6)), ("apple", "lion", "saw")[i % 3]] for i in range(rows)]
+
+
+def tags(words: list[str], i: int) -> dict[str, Any]:
+    return {"tokens": words, "tags": ["B-THING" if word == words[-1] else "O" for word in words]}
+
+
+def answer(words: list[str], i: int) -> dict[str, Any]:
+    context = " ".join(words)
+    return {"id": str(i), "question": "seen today", "context": context,
+            "answers": {"text": [words[-1]], "answer_start": [context.rindex(words[-1])]}}  # fmt: skip
+
+
+def choice(words: list[str], i: int) -> dict[str, Any]:
+    return {"question": " ".join(words[:-1]), "choices": ["apple", "lion", "saw"], "answer": i % 3}
+
+
+def plain(words: list[str], i: int) -> dict[str, Any]:
+    return {"text": " ".join(words), "comment": None}
+
+
+def labels(words: list[str], i: int) -> dict[str, Any]:
+    return {"text": " ".join(words), "labels": [words[-1], *(["old"] if "old" in words else [])]}
+
+
+def number(words: list[str], i: int) -> dict[str, Any]:
+    return {"text": " ".join(words), "label": 0.1 + i % 3}
+
+
+@pytest.mark.parametrize(
+    ("row", "kind", "metric"),
+    [
+        (tags, "tag", "f1"), (answer, "answer", "f1"), (choice, "choose", "accuracy"), (plain, "mlm", "perplexity"),
+        (labels, "classify", "f1"), (number, "regress", "pearson"),
+    ],
+)  # fmt: skip
+def test_every_kind_can_be_compared_on_a_sample_of_its_own_rows(
+    row: Callable[[list[str], int], dict[str, Any]], kind: str, metric: str, ran: list[str], tmp_path: Path
+) -> None:
+    base = tiny_base(tmp_path / "base", mask=True)
+    for name, count, seed in (("train", 60, 0), ("test", 20, 1)):
+        made = [row(words, i) for i, words in enumerate(sentences(count, seed))]
+        (tmp_path / f"{name}.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in [{}, *made]))
+    options = {"methods": TWO, "base": base, "out": tmp_path / "out", "seeds": 1, "epochs": [1], "rows": 24,
+               "test": tmp_path / "test.jsonl", "kind": "mlm" if kind == "mlm" else None}  # fmt: skip
+    result = compare(tmp_path / "train.jsonl", **options)  # type: ignore[arg-type]
+    assert (result["data"]["kind"], result["metric"]) == (kind, metric)
+    assert (result["data"]["train"], result["data"]["validation"], result["data"]["test"]) == (24, 12, 20)
+    for found in result["methods"]:
+        assert found["failed"] == []
+        assert found["scores"].keys() == {"validation", "test"}
+    page = (tmp_path / "out" / "table.md").read_text()
+    assert ("TF-IDF" in page) is (kind == "regress"), "baselines are for one label or one number a text"
+    assert set(result["floors"]) == ({"majority", "tfidf"} if kind == "regress" else set())
+    written = (tmp_path / "out" / "data").glob("train-*.jsonl")
+    source = (tmp_path / "train.jsonl").read_text().splitlines()
+    assert set(next(written).read_text().splitlines()) < set(source)
+    assert len(ran) == 2
+    compare(tmp_path / "train.jsonl", **options)  # type: ignore[arg-type]
+    assert len(ran) == 2, "nothing runs twice"
+
+
+def test_rows_from_an_iterator_and_with_types_that_json_lacks(ran: list[str], tmp_path: Path) -> None:
+    base = tiny_base(tmp_path / "base")
+    made = ({"text": " ".join(words), "label": np.int64(i % 2), "day": date(2024, 1, 1 + i % 28)}
+            for i, words in enumerate(sentences(40, 0)))  # fmt: skip
+    result = compare(made, methods=["pfeiffer:2"], base=base, out=tmp_path / "out", seeds=1, epochs=[1], label="label")
+    assert result["data"]["labels"] == [0, 1]
+    assert result["methods"][0]["failed"] == []

@@ -20,9 +20,10 @@ from adaptree.models.base import Base
 from adaptree.models.bound import Bound
 from adaptree.models.loading import load_base
 from adaptree.reports import card
-from adaptree.tasks.places import remember, run_folder
+from adaptree.tasks.record import FUSES, MADE_OF, NEEDS, ON, SAW
+from adaptree.tasks.runs import remember, run_folder
 from adaptree.tasks.store import Store
-from adaptree.tasks.task import FUSES, MADE_OF, NEEDS, ON, SAW, Task
+from adaptree.tasks.task import Task
 from adaptree.training.composing import compose
 from tests.bases import tiny_base, words_csv
 

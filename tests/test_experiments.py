@@ -16,8 +16,8 @@ import pytest
 from adaptree.analysis import experiments
 from adaptree.analysis.compare.cells import full_spelling
 from adaptree.analysis.experiments import comparison, fast, figures, fusion, kinds, languages, layers, summary, transfer
+from adaptree.analysis.experiments.corpora import TEST, Corpus, cut, one_file
 from adaptree.analysis.experiments.grid import Grid
-from adaptree.analysis.experiments.tasks import TEST, Task, files, whole
 from adaptree.cli import main
 from adaptree.errors import DataError, UsageError
 from adaptree.models.opening import open_task
@@ -52,7 +52,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def grid() -> Grid:
     return Grid(
-        title="Two tasks", tasks=(Task("one", test="test"), Task("two", test="dev")), rows=40, epochs=1,
+        title="Two tasks", tasks=(Corpus("one", test="test"), Corpus("two", test="dev")), rows=40, epochs=1,
         methods=("full", "head", "tfidf", "houlsby:2", "houlsby:4"), reference="full", more_seeds={"two": 2},
         draw=lambda rows, path: summary.tradeoff(rows, path, title="Two", tasks=2),
     )  # fmt: skip
@@ -70,18 +70,18 @@ def run(world: Path, grid: Grid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_file_without_a_test_part_gives_rows_to_test_on_that_nobody_trains_on(tmp_path: Path) -> None:
     put(tmp_path / "t" / "all.jsonl.xz", numbered(1500))
-    train, test = files(whole("t"), tmp_path, tmp_path / "out")
+    train, test = cut(one_file("t"), tmp_path, tmp_path / "out")
     texts = [[json.loads(line)["text"] for line in path.read_text().splitlines()] for path in (train, test)]
     assert (len(texts[0]), len(texts[1])) == (500, TEST)
     assert len({*texts[0], *texts[1]}) == 1500
-    again = files(whole("t"), tmp_path, tmp_path / "again")
+    again = cut(one_file("t"), tmp_path, tmp_path / "again")
     assert [path.read_text() for path in again] == [train.read_text(), test.read_text()]
 
 
 def test_only_texts_and_label_are_handed_on_and_rows_without_a_label_are_left_out(tmp_path: Path) -> None:
     put(tmp_path / "t" / "train.jsonl.xz", [*numbered(3), {"text": "none", "label": None}])
     put(tmp_path / "t" / "test.jsonl.xz", numbered(TEST + 5))
-    train, test = files(Task("t", test="test"), tmp_path, tmp_path / "out")
+    train, test = cut(Corpus("t", test="test"), tmp_path, tmp_path / "out")
     assert [set(json.loads(line)) for line in train.read_text().splitlines()] == [{"text", "label"}] * 3
     assert len(test.read_text().splitlines()) == TEST
 
@@ -166,7 +166,7 @@ def test_a_small_task_is_fused_from_single_and_joint_adapters(tmp_path: Path, mo
             put(tmp_path / "data" / name / f"{part}.jsonl.xz", rows)
     target = fusion.Target("t", test="test", seeds=2)
     monkeypatch.setattr(fusion, "TARGETS", (target,))
-    monkeypatch.setattr(fusion, "SOURCES", (fusion.Task("a", test="test"), fusion.Task("b", test="test"), target))
+    monkeypatch.setattr(fusion, "SOURCES", (Corpus("a", test="test"), Corpus("b", test="test"), target))
     monkeypatch.setattr(fusion, "METHOD", "pfeiffer:4")
     monkeypatch.setattr(fusion, "OPTIONS", ("--max-length", "16"))
     monkeypatch.setattr(fusion, "EPOCHS", 1)
@@ -183,7 +183,7 @@ def test_what_suggest_says_is_set_beside_what_sources_bring(tmp_path: Path, monk
         rows = [{"text": f"{i} {word} {name}", "label": word} for i in range(40) for word in ("lion", "saw")]
         put(tmp_path / "data" / name / "train.jsonl.xz", rows)
         put(tmp_path / "data" / name / "test.jsonl.xz", rows[:20])
-    monkeypatch.setattr(transfer, "TASKS", tuple(Task(name, test="test") for name in "abc"))
+    monkeypatch.setattr(transfer, "TASKS", tuple(Corpus(name, test="test") for name in "abc"))
     monkeypatch.setattr(transfer, "FEW", 30)
     monkeypatch.setattr(transfer, "OPTIONS", ("--method", "pfeiffer:4", "--epochs", "1"))
     more: dict[str, Any] = {"base": base, "threads": 1}
@@ -204,16 +204,21 @@ def test_what_suggest_says_is_set_beside_what_sources_bring(tmp_path: Path, monk
 
 
 def test_rank_correlation_is_that_of_ranks() -> None:
-    assert transfer.spearman([1, 20, 300], [0.1, 0.2, 0.3]) == pytest.approx(1)
-    assert transfer.spearman([1, 2, 3], [9, 5, -4]) == pytest.approx(-1)
-    assert transfer.spearman([1, 2, 2, 3], [1, 2, 3, 4]) == pytest.approx(0.9486833), "equal ones share their ranks"
-    assert transfer.spearman([1, 1, 1], [1, 2, 3]) == 0
+    def correlation(probe: list[float], gain: list[float]) -> float:
+        pairs = zip(probe, gain, strict=True)
+        found = {str(i): {"probe": a, "rows": a, "gain": b} for i, (a, b) in enumerate(pairs)}
+        return transfer.correlations({"target": found})["suggest"][0]
+
+    assert correlation([1, 20, 300], [0.1, 0.2, 0.3]) == pytest.approx(1)
+    assert correlation([1, 2, 3], [9, 5, -4]) == pytest.approx(-1)
+    assert correlation([1, 2, 2, 3], [1, 2, 3, 4]) == pytest.approx(0.9486833), "equal ones share their ranks"
+    assert correlation([1, 1, 1], [1, 2, 3]) == 0
 
 
 def test_chance_is_around_zero_and_narrows_with_targets() -> None:
     pairs = {name: {"gain": float(i)} for i, name in enumerate("abcdefgh")}
-    low, high = transfer.chance({"t": pairs}, draws=300)
-    narrow = transfer.chance({str(i): pairs for i in range(16)}, draws=300)
+    low, high = transfer.chance({"t": pairs}, resamples=300)
+    narrow = transfer.chance({str(i): pairs for i in range(16)}, resamples=300)
     assert low < narrow[0] < 0 < narrow[1] < high
 
 
@@ -300,8 +305,10 @@ def test_kinds_are_trained_by_the_command_and_their_cells_are_kept(
     base = tiny_base(tmp_path / "base")
     tags = [{"tokens": ["the", word, "there"], "tags": ["O", "B-X", "O"]} for word in ("lion", "bear", "wolf") * 10]
     put(tmp_path / "data" / "t" / "train.jsonl.xz", [{**row, "n": i} for i, row in enumerate(tags)])
-    works = (kinds.Work("t", "t/train.jsonl.xz", None, epochs=1, rows=16, test_rows=5, methods=("head", "houlsby:4")),)
-    monkeypatch.setattr(kinds, "WORKS", works)
+    works = (
+        kinds.Recipe("t", "t/train.jsonl.xz", None, epochs=1, rows=16, test_rows=5, methods=("head", "houlsby:4")),
+    )
+    monkeypatch.setattr(kinds, "RECIPES", works)
     page = experiments.run("kinds", tmp_path / "data", tmp_path / "out", base=base, threads=1, command="adaptree …")
     assert page.count("| t | tag | base | 16, 5 |") == 2
     kept = tmp_path / "out" / "t" / "head-0.json"
@@ -311,6 +318,6 @@ def test_kinds_are_trained_by_the_command_and_their_cells_are_kept(
     twice = experiments.run("kinds", tmp_path / "data", tmp_path / "out", base=base, threads=1, seeds=2)
     assert [line.split(" | ")[6] for line in twice.splitlines() if line.startswith("| t ")] == ["0", "1", "0", "1"]
     (tmp_path / "out" / "t" / "houlsby-4-0.json").unlink()
-    monkeypatch.setattr(kinds, "WORKS", (dataclasses.replace(works[0], options=("--kind", "answer")),))
+    monkeypatch.setattr(kinds, "RECIPES", (dataclasses.replace(works[0], options=("--kind", "answer")),))
     with pytest.raises(DataError, match=r"t with houlsby-4-0: .*kind answer"):
         experiments.run("kinds", tmp_path / "data", tmp_path / "out", base=base)

@@ -21,8 +21,9 @@ from adaptree.methods.fusion import Fusion
 from adaptree.models.base import Base
 from adaptree.models.hooks import HookedModel, without_dropout
 from adaptree.models.loading import load_base
+from adaptree.tasks.record import FUSES, NEEDS
 from adaptree.tasks.store import Store
-from adaptree.tasks.task import FUSES, NEEDS, Task
+from adaptree.tasks.task import Task
 from adaptree.training import loop
 from tests import tiny
 from tests.bases import tiny_base, words_csv

@@ -32,8 +32,8 @@ from adaptree.models.bound import Bound
 from adaptree.models.forward import infer
 from adaptree.models.loading import load_base
 from adaptree.models.opening import open_task
+from adaptree.tasks.names import check_name
 from adaptree.tasks.store import Store
-from adaptree.tasks.task import check_name
 from adaptree.training import joint, loop
 from adaptree.training.settings import Settings
 from tests.bases import FILLER, WORDS, tiny_base, words_csv

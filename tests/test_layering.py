@@ -35,7 +35,6 @@ ORDER = [
 ]
 # What still runs the other way, and goes with the next steps.
 STILL = {
-    ("tasks", "compose"),
     ("training", "api"),
     ("analysis", "api"),
 }

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +16,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from adaptree import compose
 from adaptree.errors import BadName, StoreError, TaskCorrupt, TaskNotFound
-from adaptree.tasks import task as module
-from adaptree.tasks.task import FORMAT, NAME, Record, Task, check_name, parse_reference
+from adaptree.tasks.names import NAME, check_name, parse_reference, rename_references
+from adaptree.tasks.record import FORMAT, Record, checksum
+from adaptree.tasks.task import Task
 
 
 def record(**changes: object) -> Record:
@@ -90,6 +93,33 @@ def test_a_reference_is_a_name_and_perhaps_a_version() -> None:
         parse_reference("@3")
 
 
+REFERENCES = st.from_regex(r"[a-z0-9][a-z0-9_-]{0,3}(/[a-z0-9]{1,2})?(@[1-9])?", fullmatch=True)
+COMPOSITIONS = st.recursive(
+    REFERENCES.map(compose.parse),
+    lambda parts: st.one_of(
+        st.lists(parts, min_size=1, max_size=3).map(lambda inside: compose.stack(*inside)),
+        REFERENCES.map(lambda name: compose.drop(name, layers="0-1")),
+        st.tuples(REFERENCES, REFERENCES).map(lambda pair: compose.average(*pair, weights=[1, 0])),
+    ),
+    max_leaves=5,
+)
+
+
+@given(COMPOSITIONS, st.dictionaries(st.sampled_from(["1", "0-1", "stack", "average"]), REFERENCES), st.data())
+def test_references_are_renamed_in_a_text_as_in_the_composition_that_it_spells(
+    composition: Any, names: dict[str, str], data: st.DataObject
+) -> None:
+    names |= {name: data.draw(REFERENCES) for name in composition.names}
+    assert rename_references(repr(composition), names) == repr(composition.renamed(names))
+
+
+def test_a_part_of_a_name_a_block_and_an_option_are_no_references() -> None:
+    names = {"a@1": "b@2", "stack": "x", "layers": "x", "0-4": "x", "weights": "x", "1": "x"}
+    text = "stack(a@1, a@11, my-a@1, drop(lang/a@1, layers='0-4'), average(a@1, stack, weights=[1, 0]))"
+    renamed = "stack(b@2, a@11, my-a@1, drop(lang/a@1, layers='0-4'), average(b@2, x, weights=[1, 0]))"
+    assert rename_references(text, names) == renamed
+
+
 # the record
 
 
@@ -108,7 +138,7 @@ def test_numpy_numbers_and_tuples_become_plain_and_nan_becomes_null() -> None:
 
 def test_unknown_keys_of_the_same_format_are_left_out() -> None:
     values = record().to_json() | {"mood": "sunny"}
-    values["checksum"] = module._checksum({key: value for key, value in values.items() if key != "checksum"})
+    values["checksum"] = checksum({key: value for key, value in values.items() if key != "checksum"})
     assert Record.from_json(values) == record()
 
 
@@ -129,7 +159,7 @@ def test_a_record_of_wrong_types_is_damaged_not_a_crash(changes: dict[str, objec
     values = {**record().to_json(), **changes}
     del values["checksum"]
     with pytest.raises(TaskCorrupt, match=why):
-        Record.from_json({**values, "checksum": module._checksum(values)})
+        Record.from_json({**values, "checksum": checksum(values)})
 
 
 # on disk

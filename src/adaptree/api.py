@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -22,9 +23,11 @@ from adaptree.errors import TrainingError, UsageError
 from adaptree.kinds import metrics
 from adaptree.methods import Method
 from adaptree.models.opening import EVALUATED, REBASED, base_of, encoder_of
-from adaptree.tasks.places import remember, run_folder
+from adaptree.tasks.names import check_name
+from adaptree.tasks.record import Record
+from adaptree.tasks.runs import remember, run_folder
 from adaptree.tasks.store import Store
-from adaptree.tasks.task import Record, Task, check_name
+from adaptree.tasks.task import Task
 from adaptree.training import distributed
 from adaptree.training.settings import Settings, known_settings
 
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
     from adaptree.training.result import Fit
     from adaptree.training.search import Trial
 
-Source = str | Path | Iterable[Mapping[str, Any]]
+Source = str | os.PathLike[str] | Iterable[Mapping[str, Any]]
 Event = dict[str, Any]
 CHUNK = 4096
 """Rows that are predicted together from a file: it may be longer than memory."""

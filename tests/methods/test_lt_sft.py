@@ -21,8 +21,9 @@ from adaptree.models.fingerprint import fingerprint
 from adaptree.models.hooks import HookedModel
 from adaptree.models.loading import load_base
 from adaptree.models.sites import find
+from adaptree.tasks.record import Record
 from adaptree.tasks.store import Store
-from adaptree.tasks.task import Record, Task
+from adaptree.tasks.task import Task
 from tests import tiny
 from tests.bases import tiny_base, words_csv
 

@@ -17,8 +17,9 @@ import torch
 from adaptree.errors import BadName, StoreError, TaskCorrupt, TaskNotFound
 from adaptree.tasks import folders
 from adaptree.tasks import summary as module
+from adaptree.tasks.record import Record
 from adaptree.tasks.store import Store
-from adaptree.tasks.task import Record, Task
+from adaptree.tasks.task import Task
 
 
 def task(name: str = "reviews", fill: float = 1.0, **changes: object) -> Task:

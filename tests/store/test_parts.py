@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from adaptree.errors import StoreError, TaskCorrupt, TaskNotFound
+from adaptree.tasks.record import FUSES, NEEDS, ON, Record
 from adaptree.tasks.store import Store
-from adaptree.tasks.task import FUSES, NEEDS, ON, Record, Task
+from adaptree.tasks.task import Task
 
 
 def simple(name: str, value: float = 1.0, **extra: Any) -> Task:
@@ -112,8 +113,8 @@ def test_a_part_that_is_put_back_is_found_whatever_number_it_gets_and_stays(stor
     assert store.add(a).record.version == 3
     found = store["fused"]
     assert torch.equal(found.parts["a@1"].tensors["w"], a.tensors["w"])
-    assert store.needing("a@3") == ["fused@1"]
-    assert store.needing("a@2") == []
+    assert store.dependents("a@3") == ["fused@1"]
+    assert store.dependents("a@2") == []
     with pytest.raises(StoreError, match="part of fused@1"):
         store.remove("a")
     found.save(tmp_path / "out")

@@ -1,4 +1,4 @@
-"""Two small hand-written tasks that ship with the package, learnt one after the other."""
+"""The demo: two small tasks whose data ship with the package, trained one after the other on one base."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parents[1] / "data" / "demo"
 TASKS = ("tickets", "reviews")
-LINES = {
+LINES = {  # texts that neither task has seen, for `adaptree demo` to predict
     "tickets": (
         "The courier says it was handed over on Friday, but nobody here has seen a box.",
         "It keeps telling me that my phone number is not the one on file, so I am locked out.",
@@ -29,21 +29,21 @@ LINES = {
 
 @dataclass(frozen=True)
 class Demo:
-    """What the demo showed."""
+    """The two trained tasks, and whether the second left the first unchanged."""
 
     tasks: dict[str, Bound]
     unchanged: bool
-    """Whether the first task's logits and the base's fingerprint are, bit for bit, what they were before the second."""
+    """Whether the first task's logits and the base's fingerprint are the same bits after the second training."""
     figure: Path
 
 
 def data(name: str) -> tuple[Path, Path]:
-    """A demo task's training file and its held-out one."""
+    """Return the training file and the test file of a demo task."""
     return FOLDER / f"{name}.csv", FOLDER / f"{name}_test.csv"
 
 
 def run(store: Store, *, on_event: Callable[[dict[str, Any]], None] = lambda event: None, **settings: Any) -> Demo:
-    """Train the first task, then the second, and look whether the first one noticed."""
+    """Train the first task, then the second, and check that the first still gives the same logits."""
     import torch
 
     from adaptree import api

@@ -1,4 +1,4 @@
-"""What a fused task attends to: how much each adapter counts in each layer, and what is lost without one."""
+"""What a fused task attends to: the weight of each adapter in each layer, and what the score loses without one."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy as np
 from adaptree import api
 from adaptree import compose as algebra
 from adaptree.data.batch import group
+from adaptree.data.read import Source
 from adaptree.data.read import rows as read_rows
 from adaptree.data.table import name_of
 from adaptree.errors import CompositionError, UsageError, near
@@ -21,7 +22,7 @@ from adaptree.kinds import metrics
 from adaptree.methods.fusion import Fusion
 from adaptree.reports.plots import matrix, save, style
 from adaptree.reports.text import distinct, short
-from adaptree.tasks.task import FUSES
+from adaptree.tasks.record import FUSES
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,14 +35,14 @@ CHUNK, BATCH = 1024, 64
 
 @dataclass(frozen=True)
 class Attention:
-    """How much each adapter counts in each layer, on the mean over tokens: each row of `weights` sums up to one.
+    """The attention of a fused task, as the mean over tokens: each row of `weights` sums to one.
 
-    Padding is no token. Special tokens are: the base computes them as any other, and some heads read nothing else.
+    Padding does not count. Special tokens do: the base computes them like any other, and some heads read only those.
     """
 
     task: str
     names: tuple[str, ...]
-    """The adapters, by the version that is fused."""
+    """The adapters, as name@version."""
     layers: tuple[int, ...]
     weights: Array
     """(layers, adapters)"""
@@ -50,27 +51,27 @@ class Attention:
 
     @property
     def mean(self) -> Array:
-        """(adapters,): over the layers, each counting the same."""
+        """(adapters,): the mean over layers."""
         found: Array = self.weights.mean(0)
         return found
 
     @property
     def most(self) -> str:
-        """The adapter that is attended to most, on the mean over layers; of several the first."""
+        """The adapter with the highest mean over layers; the first of equals."""
         return self.names[int(self.mean.argmax())]
 
     @property
     def least(self) -> str:
-        """The one that is attended to least; of several the last, so that it is another one than `most`."""
+        """The adapter with the lowest mean over layers; the last of equals, so that it is not `most`."""
         return self.names[len(self.names) - 1 - int(self.mean[::-1].argmin())]
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each layer and one for their mean, with a column for each adapter."""
+        """Return one row per layer and one for their mean, with a column per adapter."""
         named = [(str(layer), row) for layer, row in zip(self.layers, self.weights, strict=True)]
         return [{"layer": name, **self._by_name(row)} for name, row in (*named, ("mean", self.mean))]
 
     def to_dict(self) -> dict[str, Any]:
-        """As `explain --format json` prints it."""
+        """Return what `explain --format json` prints."""
         return {
             "task": self.task,
             "adapters": list(self.names),
@@ -89,18 +90,18 @@ class Attention:
 
 @dataclass(frozen=True)
 class Masked:
-    """A task's score with one of its adapters masked, or with none."""
+    """A task's score with one of its adapters masked, or with none (`adapter` is None)."""
 
     adapter: str | None
     metric: str
     score: float
     change: float
-    """The score less the one with nothing masked."""
+    """The score minus the one with nothing masked."""
     scores: dict[str, float]
 
 
 def attention(bound: Bound, inputs: Any) -> Attention:
-    """The mean attention of a fused task over the tokens of some inputs, which may be more than fit into memory."""
+    """Return the mean attention of a fused task over the tokens of some inputs, which may be more than memory holds."""
     names = adapters_of(bound)
     seen: dict[int, list[Tensor]] = defaultdict(list)
     watched = _with(bound, lambda fusion: fusion.watched(lambda layer, s: seen[layer].append(s.double().cpu())))
@@ -108,13 +109,13 @@ def attention(bound: Bound, inputs: Any) -> Attention:
     count = tokens = 0
     for some in _chunks([inputs] if isinstance(inputs, str) else inputs):
         seen.clear()
-        units, _ = watched.run(bound.kind.inputs(some, bound.task.record), BATCH)
-        rows = [row for unit in units for row in unit]
-        batches = group([len(row.ids) for row in rows], BATCH)  # as the base runs them, one after the other
-        lengths = [[len(rows[i].ids) for i in at] for at in batches]
-        for layer, told in seen.items():
-            calls = len(told) // len(batches)  # ALBERT runs a layer several times in a pass
-            for number, s in enumerate(told):
+        examples, _ = watched.run(bound.kind.inputs(some, bound.task.record), BATCH)
+        encodings = [encoding for example in examples for encoding in example]
+        batches = group([len(encoding.ids) for encoding in encodings], BATCH)  # in the order that the base ran them
+        lengths = [[len(encodings[i].ids) for i in at] for at in batches]
+        for layer, outputs in seen.items():
+            calls = len(outputs) // len(batches)  # ALBERT runs a layer several times in a pass
+            for number, s in enumerate(outputs):
                 for row, length in zip(s.numpy(), lengths[number // calls], strict=True):
                     sums[layer] += row[:length].sum(0) / calls
         count += len(some)
@@ -129,7 +130,7 @@ def attention(bound: Bound, inputs: Any) -> Attention:
 
 def masked(
     bound: Bound,
-    data: api.Source,
+    data: Source,
     adapters: Sequence[str],
     *,
     text: str | None = None,
@@ -137,32 +138,32 @@ def masked(
     label: str | None = None,
     encoding: str = "utf-8",
 ) -> list[Masked]:
-    """A fused task's score on labelled data: with nothing masked, then without each of some adapters.
+    """Return a fused task's scores on labelled data: first with nothing masked, then without each of the adapters.
 
-    The others share the weight of one that is masked, in every layer.
+    A masked adapter's weight goes to the others, in every layer.
     """
     names = adapters_of(bound)
     for name in adapters:
         if name not in names:
             hint = near(name, names) or f"There are: {', '.join(names)}."
             raise UsageError(f"'{name}' is not fused in '{bound.task.record.name}'.", hint=hint)
-    again = data if isinstance(data, str | Path) else list(data)
+    again = list(data) if isinstance(data, Iterator) else data  # it is read once for each mask
     record = bound.task.record
     metric = str(record.settings.get("metric") or metrics.main_metric(record.kind, record.labels))
     found: list[Masked] = []
     for masking in (None, *adapters):
         task = bound if masking is None else _with(bound, _without(names.index(masking)))
-        told = api.evaluate(task, again, text=text, text_pair=text_pair, label=label, encoding=encoding)
-        scores = told["metrics"]["test"]
+        result = api.evaluate(task, again, text=text, text_pair=text_pair, label=label, encoding=encoding)
+        scores = result["metrics"]["test"]
         whole = found[0].score if found else scores[metric]
         found.append(Masked(masking, metric, scores[metric], scores[metric] - whole, scores))
     return found
 
 
 def inputs_of(
-    bound: Bound, data: api.Source, *, text: str | None = None, text_pair: str | None = None, encoding: str = "utf-8"
+    bound: Bound, data: Source, *, text: str | None = None, text_pair: str | None = None, encoding: str = "utf-8"
 ) -> Iterator[Any]:
-    """The inputs in a file's rows, read as `predict` reads them."""
+    """Yield the input of each row of a file, as `predict` reads it."""
     reader = None
     name = name_of(data)
     for number, row in read_rows(data, encoding=encoding):
@@ -171,13 +172,13 @@ def inputs_of(
 
 
 def adapters_of(bound: Bound) -> tuple[str, ...]:
-    """The adapters that a fused task attends over, in their order; the topmost's, where several are stacked."""
+    """Return the adapters that a fused task attends over, in order; of stacked fusions, those of the topmost."""
     from adaptree.models.bound import Bound
 
     if not isinstance(bound, Bound):
         raise CompositionError("several tasks answer here, and one is to be explained.", hint="Name one of them.")
     topmost = [method for method, _ in bound.composition.parts if isinstance(method, Fusion)][-1:]
-    for task in reversed(bound.composition.tasks):  # which one it is of: others may be below it, or inside a block
+    for task in reversed(bound.composition.tasks):  # find its task: others may be below it, or inside a block
         if task.record.extra.get(FUSES) and [str(algebra.own(task)[0])] == [str(method) for method in topmost]:
             return algebra.parse(task.record.extra[FUSES]).names
     inside = next((task.record.name for task in bound.composition.tasks if task.record.extra.get(FUSES)), "")
@@ -188,7 +189,7 @@ def adapters_of(bound: Bound) -> tuple[str, ...]:
 
 
 def _with(bound: Bound, change: Callable[[Fusion], Fusion]) -> Bound:
-    """The same with its topmost fusion changed."""
+    """Return the bound task with its topmost fusion changed."""
     parts = list(bound.composition.parts)
     at = max(i for i, (method, _) in enumerate(parts) if isinstance(method, Fusion))
     method, v = parts[at]

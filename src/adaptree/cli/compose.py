@@ -52,7 +52,7 @@ def compose(
 ) -> int:
     """Keep a composition of tasks as a task of its own; fuse(…) is trained on --train."""
     from adaptree import api
-    from adaptree.tasks.places import run_folder
+    from adaptree.tasks.runs import run_folder
     from adaptree.tasks.store import Store
     from adaptree.training import composing
 

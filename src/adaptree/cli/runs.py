@@ -15,7 +15,7 @@ from adaptree.cli.show import say
 from adaptree.errors import TrainingError
 
 if TYPE_CHECKING:
-    from adaptree.tasks.task import Record
+    from adaptree.tasks.record import Record
 
 Kind = Annotated[
     str | None, typer.Option(help="classify, regress, tag, answer, choose or mlm. Default: guessed from the file.")

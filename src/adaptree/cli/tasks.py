@@ -59,8 +59,8 @@ def show(
 ) -> None:
     """A task's card, or with --format json its whole record."""
     from adaptree.reports import card
+    from adaptree.tasks.record import read_record
     from adaptree.tasks.store import Store
-    from adaptree.tasks.task import read_record
 
     folder = Store(store).path_of(task)
     record = read_record(folder, called=f"{task.partition('@')[0]}@{folder.name}")

@@ -96,7 +96,7 @@ def train(
     """Turn a file of labelled text into a task."""
     from adaptree import api
     from adaptree.methods import Method, parse
-    from adaptree.tasks.places import run_folder
+    from adaptree.tasks.runs import run_folder
     from adaptree.tasks.store import Store
     from adaptree.training import distributed
 

@@ -12,7 +12,8 @@ from adaptree.compose.merge import Parts
 from adaptree.errors import CompositionError, TaskCorrupt, TaskNotFound, near
 from adaptree.methods import Method, Params
 from adaptree.methods import parse as parse_method
-from adaptree.tasks.task import FUSES, ON, Task
+from adaptree.tasks.record import FUSES, ON
+from adaptree.tasks.task import Task
 
 if TYPE_CHECKING:
     from torch import Tensor

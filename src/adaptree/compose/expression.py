@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 from adaptree.compose.parser import read
 from adaptree.errors import CompositionError, near
 from adaptree.methods.method import ALIASES
-from adaptree.tasks.task import parse_reference
+from adaptree.tasks.names import parse_reference
 
 DEEPEST = 50
 """How many blocks may stand inside one another."""

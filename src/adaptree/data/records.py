@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b, sha256
@@ -22,7 +23,7 @@ class Records:
 
     def __init__(
         self, name: str, form: Form, labels: tuple[str, ...], counts: dict[str, int], texts: Buffer, digest: str,
-        left_out: dict[str, int],
+        left_out: dict[str, int], rows: array[int],
     ) -> None:  # fmt: skip
         self.name = name
         self.form = form
@@ -31,6 +32,8 @@ class Records:
         self.labels = labels
         self.digest = digest
         self.left_out = left_out
+        self.rows: NDArray[np.uint64] = np.frombuffer(rows, dtype=np.uint64)
+        """Which row of the source each kept one is, counted from 0."""
         self.keys: NDArray[np.uint64] = np.frombuffer(texts.keys, dtype=np.uint64)
         self._counts = counts
         self.unknown = {label: count for label, count in counts.items() if label not in set(labels)}
@@ -81,7 +84,8 @@ def of_rows(
     texts, digest = Buffer(), sha256()
     left_out = {"without text": 0, "without label": 0}
     counts: Counter[str] = Counter()
-    for number, row in stream:
+    kept = array("Q")
+    for ordinal, (number, row) in enumerate(stream):
         given = form.input(row, number, name)
         if given is None:
             left_out["without text"] += 1
@@ -94,9 +98,10 @@ def of_rows(
         first, second = (json.dumps(value, ensure_ascii=False).encode(errors="replace") for value in (given, gold))
         key = blake2b(" ".join(form.key(given).split()).encode(errors="replace"), digest_size=8).digest()
         texts.add(first, second, int.from_bytes(key, "little"))
+        kept.append(ordinal)
         digest.update(b"%d %d\n" % (len(first), len(second)) + first + second)
     if not texts.keys:
         listed = ", ".join(f"'{column}'" for column in form.columns.values() if column)
         raise DataError(f"no row of '{name}' has what kind {form.kind} needs in {listed}.", hint="adaptree check FILE")
     known = tuple(sorted(counts)) if labels is None else labels
-    return Records(name, form, known, dict(counts), texts, digest.hexdigest(), left_out)
+    return Records(name, form, known, dict(counts), texts, digest.hexdigest(), left_out, kept)

@@ -54,6 +54,7 @@ class Table:
         texts: Buffer,
         digest: str,
         left_out: dict[str, int],
+        rows: array[int],
     ) -> None:
         self.name = name
         self.columns = columns
@@ -63,6 +64,8 @@ class Table:
         self.values = targets
         self.digest = digest
         self.left_out = left_out
+        self.rows: NDArray[np.uint64] = np.frombuffer(rows, dtype=np.uint64)
+        """Which row of the source each kept one is, counted from 0."""
         self.unknown: dict[str, int] = {}
         """Labels that the task does not know, and how many rows have them; their target is behind the last label."""
         self.keys: NDArray[np.uint64] = np.frombuffer(texts.keys, dtype=np.uint64)
@@ -171,7 +174,8 @@ def of_rows(
     texts, digest = Buffer(), sha256()
     left_out = {"without text": 0, "without label": 0}
     second, last = b"", b""
-    for number, row in stream:
+    kept = array("Q")
+    for ordinal, (number, row) in enumerate(stream):
         first_text = as_text(row.get(columns.text), number, columns.text, name)
         plain = " ".join(first_text.split())
         first = first_text.encode(errors="replace")  # half a surrogate pair, which JSON can hold, is no text
@@ -190,6 +194,7 @@ def of_rows(
             last = spelled.encode(errors="replace")
         key = blake2b(plain.encode(errors="replace"), digest_size=8).digest()
         texts.add(first, second, int.from_bytes(key, "little"))
+        kept.append(ordinal)
         digest.update(b"%d %d %d\n" % (len(first), len(second), len(last)) + first + second + last)
     if not texts.keys:
         asked = f"a text in column '{columns.text}'" + (f" and a label in '{columns.label}'" if need_label else "")
@@ -199,7 +204,7 @@ def of_rows(
     else:
         found, why, known = kind or (like.kind if like else "classify"), "labels were not asked for", ()
         targets = np.full(len(texts.keys), -1, dtype=np.int32)
-    made = Table(name, columns, found, why, known, targets, texts, digest.hexdigest(), left_out)
+    made = Table(name, columns, found, why, known, targets, texts, digest.hexdigest(), left_out, kept)
     made.unknown = dict(labels.unknown or {})
     return made
 

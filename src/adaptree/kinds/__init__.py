@@ -25,7 +25,7 @@ from adaptree.kinds.tag import Tag
 if TYPE_CHECKING:
     from adaptree.data.encode import Encoder
     from adaptree.data.records import Records
-    from adaptree.tasks.task import Record
+    from adaptree.tasks.record import Record
 
 __all__ = ["Classify", "Example", "Kind", "Out", "Prediction", "Regress", "check_pooling", "for_data", "for_record"]
 

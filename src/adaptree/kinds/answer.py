@@ -21,7 +21,7 @@ from adaptree.kinds import squad
 from adaptree.kinds.kind import Example, Kind, Out
 
 if TYPE_CHECKING:
-    from adaptree.tasks.task import Record
+    from adaptree.tasks.record import Record
 
 Array = np.ndarray[Any, Any]
 

@@ -16,7 +16,7 @@ from adaptree.kinds import metrics
 from adaptree.kinds.kind import Example, Kind, Out
 
 if TYPE_CHECKING:
-    from adaptree.tasks.task import Record
+    from adaptree.tasks.record import Record
 
 PLACE = "_"
 """Where a text has it once, the choice goes there."""

@@ -22,7 +22,7 @@ from adaptree.kinds import metrics
 from adaptree.methods import Params
 
 if TYPE_CHECKING:
-    from adaptree.tasks.task import Record
+    from adaptree.tasks.record import Record
 
 POOLINGS = ("mean", "first", "last")
 MOST_ROWS = 8

@@ -25,7 +25,7 @@ from adaptree.methods import Params
 from adaptree.methods.pfeiffer import coupling
 
 if TYPE_CHECKING:
-    from adaptree.tasks.task import Record
+    from adaptree.tasks.record import Record
 
 Array = np.ndarray[Any, Any]
 TOP = 5

@@ -20,7 +20,7 @@ from adaptree.kinds import entities as scoring
 from adaptree.kinds.kind import MOST_ROWS, Example, Kind, Out
 
 if TYPE_CHECKING:
-    from adaptree.tasks.task import Record
+    from adaptree.tasks.record import Record
 
 Array = np.ndarray[Any, Any]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from adaptree.compose import Expression, parse
 from adaptree.errors import CompositionError, UsageError, WrongBase
-from adaptree.tasks.places import bases_of
+from adaptree.tasks.runs import bases_of
 from adaptree.tasks.task import Task
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from adaptree.models.architectures import Architecture
 from adaptree.models.fingerprint import fingerprint, pooler
 from adaptree.models.hooks import HookedModel, price, share, without_dropout
 from adaptree.models.sites import backbone_of
-from adaptree.tasks.task import Record, Task
+from adaptree.tasks.record import Record
+from adaptree.tasks.task import Task
 
 HEAD = "head."
 

@@ -10,7 +10,7 @@ from adaptree.reports.figures import images
 from adaptree.reports.markdown import block, code, interval, number, plain, quoted, score, section, table
 
 if TYPE_CHECKING:
-    from adaptree.tasks.task import Record
+    from adaptree.tasks.record import Record
 
 MOST_LABELS = 50
 

@@ -10,7 +10,7 @@ from adaptree.reports.plots import BLUE, FAINT, GREEN, LINE, curves, drawable, m
 from adaptree.reports.text import amount, distinct, short
 
 if TYPE_CHECKING:
-    from adaptree.tasks.task import Record
+    from adaptree.tasks.record import Record
 
 TITLES = {
     "course.svg": "Loss and score by epoch",

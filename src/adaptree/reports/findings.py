@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from adaptree.reports.markdown import number, plain, score, section, table, value
 
 if TYPE_CHECKING:
-    from adaptree.tasks.task import Record
+    from adaptree.tasks.record import Record
 
 CUT = 200
 IN_FULL = 10

@@ -10,7 +10,7 @@ from adaptree.reports.markdown import interval, score
 from adaptree.reports.text import clean
 
 if TYPE_CHECKING:
-    from adaptree.tasks.task import Record
+    from adaptree.tasks.record import Record
 
 MOST_SCORES = 6
 CELL = "text-align:left;padding:2px 12px 2px 0"

@@ -1,1 +1,1 @@
-"""A task as data: its record, its folder on disk, and the store."""
+"""A task as data: its record, its folder on disk, and the store that keeps versions of it."""

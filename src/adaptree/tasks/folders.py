@@ -9,18 +9,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from adaptree.errors import StoreError
-from adaptree.tasks.task import NAME, RECORD, VERSION
+from adaptree.tasks.names import NAME, VERSION
+from adaptree.tasks.record import RECORD
 
 DAY = 24 * 60 * 60
 
 
 def scan(tasks: Path) -> Iterator[tuple[str, list[int]]]:
-    """Each task's name and its versions, in ascending order, from the folders' names alone."""
+    """Yield each task's name and its versions, ascending, from the folders' names alone."""
     todo = [entry.name for entry in folders_in(tasks)]
     while todo:
         name = todo.pop()
         if not NAME.fullmatch(name):
-            continue  # a folder that no task lies in, such as a file browser's
+            continue  # not a task's folder, but a file browser's, for instance
         versions: list[int] = []
         for entry in folders_in(tasks / name):
             if is_version(entry):
@@ -32,19 +33,19 @@ def scan(tasks: Path) -> Iterator[tuple[str, list[int]]]:
 
 
 def is_version(entry: os.DirEntry[str]) -> bool:
-    """A number is a version, unless it is a task of a namespace ('lang/3'), which holds only versions of its own."""
+    """Whether a folder is a version: it has a number for a name, and is not a task of that name ('lang/3')."""
     if not VERSION.fullmatch(entry.name):
         return False
     return os.path.exists(os.path.join(entry.path, RECORD)) or not folders_in(Path(entry.path))
 
 
-def only_versions(folder: Path) -> bool:
-    """Whether a task's folder holds no tasks of the namespace that has its name."""
+def has_only_versions(folder: Path) -> bool:
+    """Whether a folder holds versions of one task, and no tasks of a namespace with the same name."""
     return all(is_version(entry) for entry in folders_in(folder))
 
 
 def folders_in(path: Path) -> list[os.DirEntry[str]]:
-    """The folders in a folder; none when it is not there."""
+    """Return the folders in a folder; none if it does not exist."""
     try:
         with os.scandir(path) as entries:
             return [entry for entry in entries if entry.is_dir()]
@@ -54,13 +55,13 @@ def folders_in(path: Path) -> list[os.DirEntry[str]]:
         raise StoreError(f"cannot read {path}: {error.strerror or error}.", hint="Make the folder readable.") from error
 
 
-def sweep(tmp: Path) -> None:
-    """Delete what killed processes left on its way more than a day ago."""
+def delete_stale(tmp: Path) -> None:
+    """Delete the temporary folders that killed processes left behind more than a day ago."""
     tmp.mkdir(parents=True, exist_ok=True)
     for entry in folders_in(tmp):
         try:
             stale = time.time() - entry.stat().st_mtime > DAY
         except FileNotFoundError:
-            continue  # another process was done with it
+            continue  # another process finished with it
         if stale:
             shutil.rmtree(entry.path, ignore_errors=True)

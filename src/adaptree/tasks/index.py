@@ -1,4 +1,4 @@
-"""A cache of the tasks' summaries in one SQLite file; what it says is used only while a task's files are unchanged."""
+"""A cache of the tasks' summaries in one SQLite file; a row counts only while the task's files are unchanged."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 SCHEMA = 1
-_ELSEWHERE = frozenset({  # the file may be sound: another process holds it, or the folder cannot be written
+_NOT_DAMAGED = frozenset({  # another process holds the file, or the folder cannot be written
     sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_PERM, sqlite3.SQLITE_FULL,
 })  # fmt: skip
@@ -17,24 +17,24 @@ Row = tuple[str, str]
 
 
 class Index:
-    """Rows by task name. A broken file is replaced; where it cannot be read or written there is no cache, only work."""
+    """Cached rows by task name. A damaged file is replaced; one that cannot be read or written is not used."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def rows(self) -> dict[str, Row]:
-        """Everything that is cached."""
+        """Return every cached row, by task name."""
         try:
             with contextlib.closing(self._open()) as db:
                 found = db.execute("SELECT name, stamp, body FROM summary")
                 return {name: (stamp, body) for name, stamp, body in found}
         except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _ELSEWHERE:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _NOT_DAMAGED:
                 self.clear()
             return {}
 
     def update(self, changed: Mapping[str, Row], gone: Iterable[str]) -> None:
-        """Put the changed rows in and take the gone ones out."""
+        """Write the changed rows and delete those of tasks that are gone."""
         with contextlib.suppress(sqlite3.Error), contextlib.closing(self._open()) as db, db:
             db.executemany(
                 "INSERT OR REPLACE INTO summary (name, stamp, body) VALUES (?, ?, ?)",
@@ -43,7 +43,7 @@ class Index:
             db.executemany("DELETE FROM summary WHERE name = ?", [(name,) for name in gone])
 
     def clear(self) -> None:
-        """Forget everything; the next listing fills it again."""
+        """Delete the cache; the next listing fills it again."""
         with contextlib.suppress(OSError):
             self.path.unlink()
 
@@ -53,7 +53,7 @@ class Index:
             if db.execute("PRAGMA user_version").fetchone()[0] != SCHEMA:
                 with db:
                     db.execute("BEGIN IMMEDIATE")
-                    if db.execute("PRAGMA user_version").fetchone()[0] != SCHEMA:  # another process was not quicker
+                    if db.execute("PRAGMA user_version").fetchone()[0] != SCHEMA:  # no other process was quicker
                         db.execute("DROP TABLE IF EXISTS summary")
                         db.execute("CREATE TABLE summary (name TEXT PRIMARY KEY, stamp TEXT, body TEXT) WITHOUT ROWID")
                         db.execute(f"PRAGMA user_version = {SCHEMA}")

@@ -1,12 +1,12 @@
 """The local store: a folder per version of a task, and an index that is only a cache.
 
     <store>/tasks/NAME/VERSION/{task.json, task.safetensors, README.md, *.svg}      NAME may hold one slash
+    <store>/tasks/NAME/VERSION.{removed, needed, marks}   the number is used up; tasks that need it; words noted later
     <store>/tmp/          tasks on their way in or out; a rename moves them whole
     <store>/index.sqlite  the summaries that `list` shows
-    <store>/runs/, bases.json   beside the tasks: `places`
+    <store>/runs/, bases.json   see `adaptree.tasks.runs`
 
-A version is never changed, and its number is not given again while its task has other versions, or while others are
-made of it.
+A version is never changed, and its number is not used again while its task has other versions, or while others need it.
 """
 
 from __future__ import annotations
@@ -15,35 +15,22 @@ import dataclasses
 import os
 import shutil
 import uuid
-from collections.abc import Collection, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
 
-from adaptree.errors import AdaptreeError, BadName, StoreError, TaskNotFound, near
-from adaptree.tasks.folders import folders_in, is_version, only_versions, scan, sweep
+from adaptree.errors import BadName, StoreError, TaskNotFound, near
+from adaptree.tasks import parts
+from adaptree.tasks.files import TAKEN, cannot_write, sync_folder
+from adaptree.tasks.folders import delete_stale, folders_in, has_only_versions, is_version, scan
 from adaptree.tasks.index import Index
-from adaptree.tasks.summary import Summary, packed, stamp, summarise, unpacked
-from adaptree.tasks.task import (
-    FUSES,
-    NEEDS,
-    ON,
-    RECORD,
-    TAKEN,
-    VERSION,
-    Record,
-    Task,
-    cannot_write,
-    check_name,
-    parse_reference,
-    read,
-    read_record,
-    sync_folder,
-)
+from adaptree.tasks.names import VERSION, check_name, parse_reference
+from adaptree.tasks.record import RECORD
+from adaptree.tasks.summary import Summary, from_cache, stamp, summarise, to_cache
+from adaptree.tasks.task import Task, read_task
 
-_REMOVED, _NEEDED, _MARKS = ".removed", ".needed", ".marks"
-"""Files beside a version: its number was given, which tasks are made of it, and what was done with it since."""
+REMOVED, MARKS = ".removed", ".marks"
 
-# Inside a class that has a `list`, that word is the method.
+# Inside a class that has a method `list`, that word is the method.
 Names = list[str]
 Numbers = list[int]
 Summaries = list[Summary]
@@ -54,7 +41,7 @@ class Store:
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self.path = Path(path or os.environ.get("ADAPTREE_STORE") or "~/.adaptree").expanduser()
-        self._tasks = self.path / "tasks"
+        self.tasks = self.path / "tasks"
         self._tmp = self.path / "tmp"
         self._index = Index(self.path / "index.sqlite")
 
@@ -64,19 +51,18 @@ class Store:
     # reading
 
     def get(self, reference: str) -> Task:
-        """The task, its files verified; the record has the name and the version under which it lies here."""
+        """Read a task and its parts, and verify their files; its record has the name and version that it has here."""
         name, version = self._resolve(reference)
-        task = read(self._tasks / name / str(version), called=f"{name}@{version}")
+        task = read_task(self.tasks / name / str(version), called=f"{name}@{version}")
         record = dataclasses.replace(task.record, name=name, version=version)
-        needs = dict(record.extra.get(NEEDS, {}))
-        return Task(record, task.tensors, {part: self._needed(part, digest, record) for part, digest in needs.items()})
+        return Task(record, task.tensors, parts.load_parts(self, record))
 
     __getitem__ = get
 
     def path_of(self, reference: str) -> Path:
-        """The folder of a version."""
+        """Return the folder of a version."""
         name, version = self._resolve(reference)
-        return self._tasks / name / str(version)
+        return self.tasks / name / str(version)
 
     def __contains__(self, reference: object) -> bool:
         try:
@@ -86,30 +72,34 @@ class Store:
         return True
 
     def names(self) -> Names:
-        """The names of all tasks, sorted."""
-        return sorted(name for name, _ in scan(self._tasks))
+        """Return the names of all tasks, sorted."""
+        return sorted(name for name, _ in scan(self.tasks))
+
+    def versions(self, name: str) -> Numbers:
+        """Return the numbers of a task's versions, ascending; none if there is no such task."""
+        return sorted(int(entry.name) for entry in folders_in(self.tasks / check_name(name)) if is_version(entry))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
 
     def __len__(self) -> int:
-        return sum(1 for _ in scan(self._tasks))
+        return sum(1 for _ in scan(self.tasks))
 
     def list(self) -> Summaries:
-        """The newest version of each task, by name; a damaged one is there with its problem."""
-        found = dict(scan(self._tasks))
+        """Return the newest version of each task, by name; the summary of a damaged one says what is wrong."""
+        found = dict(scan(self.tasks))
         if not found:
             return []
         cached = self._index.rows()
         fresh: dict[str, tuple[str, str]] = {}
         summaries: Summaries = []
         for name, versions in sorted(found.items()):
-            now = f"{versions[-1]} {stamp(self._tasks / name / str(versions[-1]))}"
-            summary = unpacked(cached[name][1]) if name in cached and cached[name][0] == now else None
+            now = f"{versions[-1]} {stamp(self.tasks / name / str(versions[-1]))}"
+            summary = from_cache(cached[name][1]) if name in cached and cached[name][0] == now else None
             if summary is None:
                 summary = self._summary(name, versions[-1])
                 if not summary.problem:  # a problem is looked at again each time
-                    fresh[name] = (now, packed(summary))
+                    fresh[name] = (now, to_cache(summary))
             summaries.append(dataclasses.replace(summary, versions=len(versions)))
         gone = cached.keys() - found.keys()
         if fresh or gone:
@@ -117,31 +107,35 @@ class Store:
         return summaries
 
     def history(self, name: str) -> Summaries:
-        """Every version of a task, the oldest first."""
-        versions = self._versions(name)
+        """Return every version of a task, the oldest first."""
+        versions = self.versions(name)
         if not versions:
             raise self._not_found(name)
         return [dataclasses.replace(self._summary(name, version), versions=len(versions)) for version in versions]
 
+    def dependents(self, reference: str) -> Names:
+        """Return the references of the tasks that need this version, or any version of a name given without one."""
+        return parts.dependents(self, reference)
+
     # writing
 
     def add(self, task: Task) -> Task:
-        """Keep the task as a new version of its name; the task that is returned knows which.
+        """Keep the task as a new version of its name; return it with that version.
 
-        The tasks that it is made of are added too, unless they are here; a name that is taken stays with its task.
+        The tasks that it needs are added too, unless they are here; a name that is taken stays with its task.
         """
         name = check_name(task.record.name)
         self.check_room(name)
-        task = self._with_parts(task)
+        task = parts.add_parts(self, task)
         staging = self._tmp / f"add-{uuid.uuid4().hex}"
         try:
-            sweep(self._tmp)
+            delete_stale(self._tmp)
             version = self._last_number(name) + 1
             while True:
                 record = dataclasses.replace(task.record, version=version)
                 saved = Task(record, task.tensors).write(staging / str(version))
-                self._note_needs(record)
-                if self._place(staging, name, version):
+                parts.note_needs(self, record)
+                if self._move_in(staging, name, version):
                     return Task(saved.record, saved.tensors, task.parts)
                 shutil.rmtree(staging)  # another process took this number: the record must say the next
                 version = max(version, self._last_number(name)) + 1
@@ -150,159 +144,51 @@ class Store:
         finally:
             shutil.rmtree(staging, ignore_errors=True)
 
-    def _with_parts(self, task: Task) -> Task:
-        """The same task, whose parts are here and are called what they are called here."""
-        needs: dict[str, str] = dict(task.record.extra.get(NEEDS, {}))
-        if not needs:
-            return task
-        from adaptree import compose
-
-        names: dict[str, str] = {}
-        parts: dict[str, Task] = {}
-        for reference, digest in needs.items():
-            here = self._same(reference, digest, names.values())
-            if here is None:
-                if reference not in task.parts:
-                    raise StoreError(
-                        f"'{task.record.name}' is made of '{reference}', which is neither with it nor in the store.",
-                        hint=f"Add {reference} first.",
-                    )
-                here = self.add(self._beside(task.parts[reference], task.record.name, names.values())).record.reference
-            names[reference] = here
-            parts[here] = self.get(here)
-        extra = dict(task.record.extra)
-        for key in (ON, FUSES):
-            if extra.get(key):
-                extra[key] = repr(compose.parse(extra[key]).renamed(names))
-        extra[NEEDS] = {names[reference]: digest for reference, digest in needs.items()}
-        return Task(dataclasses.replace(task.record, extra=extra), task.tensors, parts)
-
-    def _beside(self, part: Task, whole: str, taken: Collection[str]) -> Task:
-        """A part that comes along with a task; where its name is another task's here, that one keeps it."""
-        name = part.record.name
-        if all(f"{name}@{version}" in taken for version in self._versions(name)):
-            return part
-        space, slash, last = whole.rpartition("/")
-        own = f"{space}{slash}{f'{last}-{name}'.replace('/', '-')[:64]}"
-        return Task(dataclasses.replace(part.record, name=own, version=0), part.tensors, part.parts)
-
-    def _note_needs(self, record: Record) -> None:
-        """Say beside each part that this task is made of it, so that it is not removed unawares."""
-        for part in record.extra.get(NEEDS, {}):
-            name, version = parse_reference(part)
-            with (self._tasks / name / f"{version}{_NEEDED}").open("a") as file:
-                file.write(f"{record.reference}\n")
-
-    def _same(self, reference: str, digest: str, taken: Collection[str] = ()) -> str | None:
-        """What a task of these very tensors is called here, if it is here: that version, or another of its name."""
-        name, version = parse_reference(reference)
-        versions = self._versions(name)
-        for number in sorted(versions, key=lambda number: number != version):
-            if (here := f"{name}@{number}") not in taken and self._digest(here) == digest:
-                return here
-        return None
-
-    def _digest(self, reference: str) -> str | None:
-        """The digest in a version's record; none of what is gone, or damaged."""
-        try:
-            return read_record(self.path_of(reference), called=reference).digest
-        except AdaptreeError:
-            return None
-
-    def _needed(self, reference: str, digest: str, record: Record) -> Task:
-        """A task that another one is made of."""
-        if here := self._same(reference, digest):  # one that was put back has another number, and the same tensors
-            found = self.get(here)
-            version = parse_reference(reference)[1] or 0
-            return Task(dataclasses.replace(found.record, version=version), found.tensors, found.parts)
-        if reference in self:
-            self.get(reference)  # a damaged one says so
-        raise TaskNotFound(
-            f"'{record.reference}' is made of '{reference}', which is not in the store any more.",
-            hint=f"Put {reference.partition('@')[0]} back, or compose '{record.name}' anew.",
-        )
-
-    def needing(self, reference: str) -> Names:
-        """The tasks, by version, that are made of this one; of any version of it where none is said."""
-        name, version = parse_reference(reference)
-        noted = self._said_to_need(name)
-        if not noted:
-            return []
-        here = self._versions(name)
-        asked = here if version is None else [version]
-        digests = {self._digest(f"{name}@{number}") for number in asked}
-        found: set[str] = set()
-        for other in noted:
-            if version is None and parse_reference(other)[0] == name:
-                continue  # it goes with all of its name
-            for part, digest in self._needs(other).items():
-                owner, number = parse_reference(part)
-                # of one that was removed and put back, those of the same tensors are needed
-                if owner == name and (number in asked or (number not in here and digest in digests)):
-                    found.add(other)
-        return sorted(found)
-
-    def _said_to_need(self, name: str) -> set[str]:
-        """Which tasks were noted beside the versions of this one, also beside those that are gone."""
-        found: set[str] = set()
-        for note in (self._tasks / name).glob(f"*{_NEEDED}"):
-            with suppress(FileNotFoundError):  # another process removed the task
-                found |= set(note.read_text().split())
-        return found
-
-    def _needs(self, reference: str) -> dict[str, str]:
-        """The tasks that a version is made of, and their digests."""
-        try:
-            record = read_record(self.path_of(reference), called=reference)
-        except AdaptreeError:
-            return {}  # it is gone, or damaged: then it holds nobody back
-        return dict(record.extra.get(NEEDS, {}))
-
     def mark(self, reference: str, word: str) -> None:
         """Note a word beside a version, whose own files never change."""
         name, version = self._resolve(reference)
         if word not in self.marks(reference):
             try:
-                with (self._tasks / name / f"{version}{_MARKS}").open("a") as file:
+                with (self.tasks / name / f"{version}{MARKS}").open("a") as file:
                     file.write(f"{word}\n")
             except OSError as error:
                 raise cannot_write(self.path, error) from error
 
     def marks(self, reference: str) -> frozenset[str]:
-        """The words that were noted beside a version."""
+        """Return the words that were noted beside a version."""
         name, version = self._resolve(reference)
         try:
-            return frozenset((self._tasks / name / f"{version}{_MARKS}").read_text().split())
+            return frozenset((self.tasks / name / f"{version}{MARKS}").read_text().split())
         except FileNotFoundError:
             return frozenset()
 
     def remove(self, reference: str, *, force: bool = False) -> int:
-        """Remove a task, or one version of it (`reviews@2`); how many versions went.
+        """Remove a task, or one version of it (`reviews@2`); return how many versions were removed.
 
-        One that others are made of stays, unless `force` says that they may break.
+        A task that others need is kept, unless `force` says that they may break.
         """
         name, version = parse_reference(reference)
-        versions = self._versions(name)
+        versions = self.versions(name)
         doomed = versions if version is None else [number for number in versions if number == version]
         if not doomed:
             raise self._not_found(name, version)
-        others = self.needing(reference)
+        others = self.dependents(reference)
         if others and not force:
             raise StoreError(
                 f"'{reference}' is part of {', '.join(others)}.",
                 hint=f"Remove {'them' if len(others) > 1 else 'it'} first, or --force: then they cannot run any more.",
             )
-        folder = self._tasks / name
+        folder = self.tasks / name
         staging = self._tmp / f"remove-{uuid.uuid4().hex}"
         try:
-            sweep(self._tmp)
+            delete_stale(self._tmp)
             staging.mkdir(parents=True)
-            if doomed == versions and not others and only_versions(folder):
+            if doomed == versions and not others and has_only_versions(folder):
                 os.rename(folder, staging / "all")
                 sync_folder(folder.parent)
             else:
                 for number in doomed:
-                    (folder / f"{number}{_REMOVED}").touch()
+                    (folder / f"{number}{REMOVED}").touch()
                     os.rename(folder / str(number), staging / str(number))
                 sync_folder(folder)
         except FileNotFoundError:
@@ -313,11 +199,21 @@ class Store:
             shutil.rmtree(staging, ignore_errors=True)
         return len(doomed)
 
+    def check_room(self, name: str) -> None:
+        """Raise StoreError if a task cannot have this name: 'lang/3' where that folder is version 3 of 'lang'."""
+        folder = self.tasks / name
+        if (folder / RECORD).exists():
+            parent, _, number = name.partition("/")
+            raise StoreError(f"'{name}' cannot be added: it is where version {number} of task '{parent}' lies.",
+                             hint="Choose a name with a letter in it.")  # fmt: skip
+        if folder.exists() and not folder.is_dir():
+            raise StoreError(f"'{name}' cannot be added: {folder} is a file.", hint="Move the file away.")
+
     # folders
 
-    def _place(self, staging: Path, name: str, version: int) -> bool:
-        """Move a written version to its place; False when the number is taken."""
-        folder = self._tasks / name
+    def _move_in(self, staging: Path, name: str, version: int) -> bool:
+        """Move a written version to its place; return False if another process took the number."""
+        folder = self.tasks / name
         sync_folder(staging)
         while True:
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -335,51 +231,39 @@ class Store:
             except FileNotFoundError:
                 if not staging.is_dir():
                     raise
-                # another process removed the task: once more
+                # another process removed the task: try again
             except OSError as error:
                 if error.errno not in TAKEN:
                     raise
                 if (folder / str(version)).exists():
                     return False
-                # another process added the name: once more
-
-    def check_room(self, name: str) -> None:
-        """Refuse 'lang/3' where the folder lang/3 is version 3 of the task 'lang'."""
-        folder = self._tasks / name
-        if (folder / RECORD).exists():
-            parent, _, number = name.partition("/")
-            raise StoreError(f"'{name}' cannot be added: it is where version {number} of task '{parent}' lies.",
-                             hint="Choose a name with a letter in it.")  # fmt: skip
-        if folder.exists() and not folder.is_dir():
-            raise StoreError(f"'{name}' cannot be added: {folder} is a file.", hint="Move the file away.")
+                # another process added the name: try again
 
     def _summary(self, name: str, version: int) -> Summary:
-        return summarise(self._tasks / name / str(version), name, version)
-
-    def _versions(self, name: str) -> Numbers:
-        return sorted(int(entry.name) for entry in folders_in(self._tasks / check_name(name)) if is_version(entry))
+        return summarise(self.tasks / name / str(version), name, version)
 
     def _last_number(self, name: str) -> int:
-        """The highest number ever given to a version of this task that still has others, or 0."""
+        """Return the highest number ever used for a version of this task, or 0."""
         try:
-            entries = os.listdir(self._tasks / name)
-            removed = [entry.removesuffix(_REMOVED) for entry in entries if entry.endswith(_REMOVED)]
+            entries = os.listdir(self.tasks / name)
+            removed = [entry.removesuffix(REMOVED) for entry in entries if entry.endswith(REMOVED)]
         except (FileNotFoundError, NotADirectoryError):
             return 0
-        return max([0, *self._versions(name), *(int(number) for number in removed if VERSION.fullmatch(number))])
+        return max([0, *self.versions(name), *(int(number) for number in removed if VERSION.fullmatch(number))])
 
     def _resolve(self, reference: str) -> tuple[str, int]:
+        """Return the name and version of a task that exists; raise TaskNotFound, with near names, if none does."""
         name, version = parse_reference(reference)
         if version is None:
-            versions = self._versions(name)
+            versions = self.versions(name)
             if versions:
                 return name, versions[-1]
-        elif (self._tasks / name / str(version) / RECORD).exists() or version in self._versions(name):
+        elif (self.tasks / name / str(version) / RECORD).exists() or version in self.versions(name):
             return name, version
         raise self._not_found(name, version)
 
     def _not_found(self, name: str, version: int | None = None) -> TaskNotFound:
-        versions = self._versions(name)
+        versions = self.versions(name)
         if versions and version is not None:
             return TaskNotFound(
                 f"no version {version} of task '{name}': there is {', '.join(map(str, versions))}.",

@@ -1,4 +1,4 @@
-"""A task in one line: what `adaptree list` and `history` show of its record, and when that must be read anew."""
+"""A task in one line: what `adaptree list` and `history` show of its record."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from adaptree.errors import AdaptreeError
-from adaptree.tasks.task import RECORD, TENSORS, Record, corrupt, read_record
+from adaptree.tasks.record import RECORD, TENSORS, Record, corrupt, read_record
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """A line of `adaptree list`; of a damaged task only the name, the version and the problem are known."""
+    """A line of `adaptree list`; a damaged task has only a name, a version and a problem."""
 
     name: str
     version: int
@@ -32,7 +32,7 @@ class Summary:
 
 
 def summarise(folder: Path, name: str, version: int) -> Summary:
-    """A version's summary from its record, or what is wrong with it."""
+    """Return a version's summary from its record, or one that says what is wrong with it."""
     called = f"{name}@{version}"
     try:
         record = read_record(folder, called=called)
@@ -59,7 +59,7 @@ def summarise(folder: Path, name: str, version: int) -> Summary:
 
 
 def _main_score(record: Record) -> tuple[str, float | None]:
-    """The metric that the task was trained by, or its kind's, and its value."""
+    """Return the metric that chose the best epoch, or the kind's main one, and its value."""
     from adaptree.kinds.metrics import METRICS
 
     scores = record.metrics.get("test") or record.metrics.get("validation") or {}
@@ -76,7 +76,7 @@ def _size(path: Path) -> int:
 
 
 def stamp(folder: Path) -> str:
-    """What changes when a task's files do."""
+    """Return a string that changes when a task's files do."""
     parts = []
     for name in (RECORD, TENSORS):
         try:
@@ -88,13 +88,13 @@ def stamp(folder: Path) -> str:
     return " ".join(parts)
 
 
-def packed(summary: Summary) -> str:
-    """A summary as the index keeps it."""
+def to_cache(summary: Summary) -> str:
+    """Return a summary as the index keeps it."""
     return json.dumps(asdict(summary))
 
 
-def unpacked(body: str) -> Summary | None:
-    """A cached summary; None when it cannot be read."""
+def from_cache(body: str) -> Summary | None:
+    """Return a cached summary; None if it cannot be read."""
     try:
         return Summary(**json.loads(body))
     except (ValueError, TypeError):

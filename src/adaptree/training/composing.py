@@ -16,7 +16,9 @@ from adaptree.methods import parse as parse_method
 from adaptree.methods.layers import parse_layers
 from adaptree.methods.sparse import POSITIONS
 from adaptree.models.opening import EVALUATED, REBASED, open_task
-from adaptree.tasks.task import FUSES, MADE_OF, NEEDS, ON, SAW, Record, Task, check_name
+from adaptree.tasks.names import check_name
+from adaptree.tasks.record import FUSES, MADE_OF, NEEDS, ON, SAW, Record
+from adaptree.tasks.task import Task
 from adaptree.training.parents import Ground, saw
 
 if TYPE_CHECKING:

@@ -17,8 +17,9 @@ from adaptree.errors import TrainingError, UsageError
 from adaptree.kinds import metrics
 from adaptree.methods import Method
 from adaptree.models.opening import base_of
-from adaptree.tasks.places import remember, run_folder
-from adaptree.tasks.task import SAW, check_name
+from adaptree.tasks.names import check_name
+from adaptree.tasks.record import SAW
+from adaptree.tasks.runs import remember, run_folder
 from adaptree.training import distributed
 from adaptree.training.settings import Settings, known_settings
 

@@ -17,7 +17,8 @@ from adaptree.methods import Method
 from adaptree.models.base import Base
 from adaptree.models.bound import Bound
 from adaptree.models.hooks import price
-from adaptree.tasks.task import Record, Task
+from adaptree.tasks.record import Record
+from adaptree.tasks.task import Task
 from adaptree.training import baselines
 from adaptree.training.result import Fit
 from adaptree.training.settings import Settings

@@ -12,7 +12,8 @@ from adaptree.compose.blocks import Raised
 from adaptree.errors import CompositionError, UsageError, WrongBase
 from adaptree.methods import Method, parse
 from adaptree.methods.fusion import Fusion, unfit
-from adaptree.tasks.task import FUSES, NEEDS, ON, SAW, Task, seen
+from adaptree.tasks.record import FUSES, NEEDS, ON, SAW
+from adaptree.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Ground:
 
 def saw(tasks: Iterable[Task]) -> dict[str, str]:
     """What a task that is made of these has learned from."""
-    return {digest: name for task in tasks for digest, name in seen(task.record).items()}
+    return {digest: name for task in tasks for digest, name in task.record.learned_from.items()}
 
 
 def ground(

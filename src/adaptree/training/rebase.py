@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 from adaptree.errors import UsageError, WrongBase
 from adaptree.methods import Method, parse
 from adaptree.models.opening import REBASED, base_of
-from adaptree.tasks.places import remember
-from adaptree.tasks.task import NEEDS, Record, Task, check_name
+from adaptree.tasks.names import check_name
+from adaptree.tasks.record import NEEDS, Record
+from adaptree.tasks.runs import remember
+from adaptree.tasks.task import Task
 
 if TYPE_CHECKING:
     from torch import Tensor

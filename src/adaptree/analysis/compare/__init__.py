@@ -1,9 +1,9 @@
-"""Which way of tuning, at what price: every method on the same rows, each run in a process of its own.
+"""Compare methods on one file, of any kind: every method on the same rows, each run in a process of its own.
 
 OUT/data/      the rows to train and to validate on, the same for every cell
-OUT/cells/     a cell (method, learning rate, epochs, seed) each: asked, then done or failed
+OUT/cells/     one JSON file per cell (method, learning rate, epochs, seed): asked, done or failed
 OUT/store/     the cells' tasks
-OUT/choices.json   the best setting of each method on validation; once it is written the test file is opened
+OUT/choices.json   the best setting of each method on validation; written before the test file is opened
 OUT/results.json, table.md, figure.png, figure.svg, figure.html
 """
 
@@ -15,17 +15,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptree import api
 from adaptree.analysis.compare import cells, choose, report
-from adaptree.analysis.compare import rows as parts
+from adaptree.analysis.compare import rows as splits
 from adaptree.analysis.compare.choose import pareto
 from adaptree.analysis.compare.files import write, writing
-from adaptree.data.table import load
+from adaptree.data.read import Source
+from adaptree.data.source import open_data
 from adaptree.errors import UsageError
 from adaptree.kinds import metrics
 from adaptree.methods import Method
 from adaptree.models.opening import base_of
-from adaptree.tasks.task import installed
+from adaptree.tasks.record import installed
 from adaptree.training.settings import Settings
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ __all__ = ["compare", "pareto"]
 
 
 def compare(
-    data: api.Source,
+    data: Source,
     *,
     methods: Sequence[str | Method],
     out: str | Path,
@@ -44,8 +44,8 @@ def compare(
     epochs: Sequence[int] = (),
     rows: int | None = None,
     base: Base | str | Path = "minilm",
-    validation: api.Source | None = None,
-    test: api.Source | None = None,
+    validation: Source | None = None,
+    test: Source | None = None,
     kind: str | None = None,
     text: str | None = None,
     text_pair: str | None = None,
@@ -66,16 +66,16 @@ def compare(
     """Train every method with every seed on the same rows, choose on validation, then score the chosen on `test`.
 
     A method may be spelled with ` --fast` after it. Several values of `lr` and `epochs` are tried for each method.
-    Cells that are finished in `out` are not run again;
-    those that failed are with `retry`. The answer is what `out/results.json` holds.
+    Cells that are finished in `out` are not run again; those that failed are, with `retry`. Return what
+    `out/results.json` holds.
     """
-    how = list(dict.fromkeys(cells.full_spelling(method) for method in methods))
-    if not how:
+    spellings = list(dict.fromkeys(cells.full_spelling(method) for method in methods))
+    if not spellings:
         raise UsageError("nothing to compare.", hint="--method houlsby:64 --method pfeiffer")
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(dict.fromkeys(seeds))
     if not numbers:
         raise UsageError("at least one seed is needed.", hint="--seeds 3")
-    tried = [
+    grid = [
         Settings(lr=rate, epochs=passes, seed=seed, batch_size=batch_size, max_length=max_length, metric=metric)
         for rate, passes, seed in itertools.product(lr or (None,), epochs or (None,), numbers)
     ]
@@ -84,42 +84,43 @@ def compare(
         for name in ("cells", "data"):
             (folder / name).mkdir(parents=True, exist_ok=True)
     columns = {"text": text, "pair": text_pair, "label": label}
-    found = parts.prepare(data, validation, folder / "data", rows, columns, kind, encoding, on_event)
-    judge = metrics.check_metric(found.train.kind, metric or metrics.main_metric(found.train.kind), found.train.labels)
+    parts = splits.prepare(data, validation, folder / "data", rows, columns, kind, encoding, on_event)
+    train = parts.train
+    judge = metrics.check_metric(train.scored, metric or metrics.main_metric(train.scored, train.labels), train.labels)
     trust = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
     model = base_of(base, device, threads, **trust)
-    asked = [
+    wanted = [
         {
-            "data": {key: found.about[key] for key in ("digest", "validation_digest")},
+            "data": {key: parts.about[key] for key in ("digest", "validation_digest")},
             "base": model.fingerprint,
             "method": method,
             "settings": settings.to_dict(),
             "device": model.device,
             "threads": threads,
         }
-        for method in how
-        for settings in ([Settings(seed=numbers[0], metric=metric)] if cells.method_of(method)[0].standalone else tried)
+        for method in spellings
+        for settings in ([Settings(seed=numbers[0], metric=metric)] if cells.method_of(method)[0].standalone else grid)
     ]
-    place = {"files": found.files, "columns": found.columns, "base": model.location, "trust": trust}
-    done = cells.run_all(asked, place, folder, test is not None, retry, on_event)
+    place = {"files": parts.files, "columns": parts.columns, "base": model.location, "trust": trust}
+    done = cells.run_all(wanted, place, folder, test is not None, retry, on_event)
     choices = choose.choose(done, judge)
     write(folder / "choices.json", {"metric": judge, "part": "validation", "choices": choices})
-    floors = {"validation": parts.floors(found, found.validation, folder / "data")}
-    about = dict(found.about)
+    baselines = {"validation": splits.baseline_scores(parts, parts.validation, folder / "data")}
+    about = dict(parts.about)
     if test is not None:  # from here on nothing is chosen any more
-        table = load(test, encoding=encoding, like=found.train)
-        about |= {"test": len(table), "test_name": table.name, "test_digest": table.digest}
-        choose.score_test(choices, done, model, test, table.digest, encoding, folder, on_event)
-        floors["test"] = parts.floors(found, table, folder / "data")
+        tested = open_data(test, encoding=encoding, like=train)
+        about |= {"test": len(tested), "test_name": tested.name, "test_digest": tested.digest}
+        choose.score_test(choices, done, model, test, tested.digest, encoding, folder, on_event)
+        baselines["test"] = splits.baseline_scores(parts, tested, folder / "data")
     result = {
-        "title": title or f"{found.about['name']} on {model.name}",
+        "title": title or f"{parts.about['name']} on {model.name}",
         "data": about,
         "base": {"name": model.name, "fingerprint": model.fingerprint},
         "metric": judge,
         "seeds": numbers,
-        "methods": choose.summary(how, done, choices, judge, about.get("test_digest")),
+        "methods": choose.summary(spellings, done, choices, judge, about.get("test_digest")),
         "floors": {
-            name: {part: scores[name][judge] for part, scores in floors.items()} for name in ("majority", "tfidf")
+            name: {part: scores[name][judge] for part, scores in baselines.items()} for name in baselines["validation"]
         },
         "command": command,
         "versions": installed(),

@@ -1,4 +1,4 @@
-"""One cell: python -m adaptree.compare CELL.json"""
+"""Run one cell: python -m adaptree.analysis.compare CELL.json"""
 
 from __future__ import annotations
 

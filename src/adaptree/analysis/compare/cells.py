@@ -1,4 +1,8 @@
-"""A cell is one method with one setting and one seed, trained in a process of its own."""
+"""A cell: one method with one setting and one seed, trained in a process of its own.
+
+Its file is named by the digest of what was asked for (data, base, method, settings, device), so that a cell that is
+done is found again. It holds `state` (asked, done, failed), `asked`, and `found` (scores and price) or `error`.
+"""
 
 from __future__ import annotations
 
@@ -30,36 +34,40 @@ def run_all(
     retry: bool,
     on_event: Callable[[Event], None],
 ) -> list[Cell]:
-    """Every cell as it stands when it is done or has failed; only those run that have not been."""
+    """Run the cells that are not done yet; return the files of all of them, done or failed.
+
+    Failed cells are run again with `retry`, finished ones if their task is needed and not in the store.
+    """
     from adaptree.tasks.store import Store
 
     store = Store(folder / "store")
     paths = [folder / "cells" / f"{digest(cell)}.json" for cell in cells]
 
-    def open_(path: Path) -> bool:
+    def is_open(path: Path) -> bool:
         state = read(path).get("state")
-        lost = state == "done" and need_task and path.stem not in store
-        return lost or not (state == "done" or (state == "failed" and not retry))
+        if state == "done":
+            return need_task and path.stem not in store
+        return state != "failed" or retry
 
-    todo = [(path, cell) for path, cell in zip(paths, cells, strict=True) if open_(path)]
+    todo = [(path, cell) for path, cell in zip(paths, cells, strict=True) if is_open(path)]
     if len(todo) < len(cells):
         on_event(_note(f"{len(cells) - len(todo)} of {len(cells)} cells were there already."))
     took: list[tuple[str, float]] = []
     for number, (path, cell) in enumerate(todo, 1):
         rest = [later["method"] for _, later in todo[number - 1 :]]
-        on_event({"event": "cell", "number": number, "cells": len(todo), "left": _left(took, rest), **said(cell)})
+        on_event({"event": "cell", "number": number, "cells": len(todo), "left": _left(took, rest), **_setting(cell)})
         began = time.monotonic()
         write(path, {"state": "asked", "asked": cell, "place": {**place, "store": str(store.path.resolve())}})
         _run(path)
         ended = read(path)
         took.append((cell["method"], time.monotonic() - began))
         if ended["state"] == "failed":
-            on_event(_note(f"{spelled(cell)} failed: {ended['error']}"))
+            on_event(_note(f"{_described(cell)} failed: {ended['error']}"))
     return [read(path) for path in paths]
 
 
 def _left(took: Sequence[tuple[str, float]], rest: Sequence[str]) -> float | None:
-    """Seconds that the rest may take: as long as the same method took, else as long as the others did."""
+    """Estimate the seconds that the rest takes: by the mean of the same method, else of all that ran."""
     if not took:
         return None
     usual = statistics.fmean(seconds for _, seconds in took)
@@ -68,7 +76,7 @@ def _left(took: Sequence[tuple[str, float]], rest: Sequence[str]) -> float | Non
 
 
 def _run(path: Path) -> None:
-    """One cell in a process of its own; whatever becomes of it, its file says so."""
+    """Run one cell in a process of its own; its file says how it ended, also if the process was killed."""
     log = path.with_suffix(".log")
     with log.open("wb") as lines:
         child = subprocess.Popen(
@@ -76,7 +84,7 @@ def _run(path: Path) -> None:
             stdin=subprocess.DEVNULL,
             stdout=lines,
             stderr=lines,
-            start_new_session=True,  # Ctrl-C is for us: a cell that it cut short would pass for a finished one
+            start_new_session=True,  # Ctrl-C ends the comparison; in the cell it would only end training early
         )
         try:
             code = child.wait()
@@ -93,7 +101,7 @@ def _run(path: Path) -> None:
 
 
 def run_cell(path: Path) -> None:
-    """Train what a cell's file asks for and write there what came of it; this is what a cell's process does."""
+    """Train what a cell's file asks for and write the result into it: the main function of a cell's process."""
     cell = read(path)
     asked, place = cell["asked"], cell["place"]
     parent = os.getppid()
@@ -158,9 +166,9 @@ def _train(asked: Cell, place: Mapping[str, Any], name: str, watch: Callable[[Ev
 
 
 def _memory(start: bool = False) -> int | None:
-    """Bytes that this process held at most; with `start`, holds now, and the count begins anew where that can be.
+    """Return this process's peak memory in bytes; with `start`, first reset the peak to what it holds now, if it can.
 
-    Not getrusage on Linux: a process inherits there the peak of the one that started it.
+    Not by getrusage on Linux, where a process inherits the peak of the one that started it.
     """
     try:
         if start:
@@ -180,40 +188,41 @@ FAST = " --fast"
 
 
 def method_of(spelling: str | Method) -> tuple[Method, bool]:
-    """A method, and whether its spelling asks for --fast."""
+    """Return the method, and whether its spelling ends in --fast."""
     fast = isinstance(spelling, str) and spelling.endswith(FAST)
     return parse(spelling.removesuffix(FAST) if isinstance(spelling, str) else spelling), fast
 
 
 def full_spelling(spelling: str | Method) -> str:
+    """Return the method as it spells itself, houlsby(size=64), with --fast where that was added."""
     method, fast = method_of(spelling)
     return f"{method}{FAST}" if fast else str(method)
 
 
-def label_of(spelling: str) -> str:
-    """The shortest spelling: houlsby:64 for houlsby(size=64), ia3 for ia3(scale_init=1.0)."""
-    how, fast = method_of(spelling)
-    return f"{_label(how)}{FAST}" if fast else _label(how)
+def short_spelling(spelling: str) -> str:
+    """Return the shortest spelling: houlsby:64 for houlsby(size=64), ia3 for ia3(scale_init=1.0)."""
+    method, fast = method_of(spelling)
+    return f"{_short(method)}{FAST}" if fast else _short(method)
 
 
-def _label(how: Method) -> str:
-    value = getattr(how, how.main, None)
-    if how == type(how)() and (isinstance(value, bool) or not isinstance(value, int)):
-        return how.name
-    short = f"{how.name}:{value:g}" if isinstance(value, float) else f"{how.name}:{value}"
+def _short(method: Method) -> str:
+    value = getattr(method, method.main, None)
+    if method == type(method)() and (isinstance(value, bool) or not isinstance(value, int)):
+        return method.name
+    short = f"{method.name}:{value:g}" if isinstance(value, float) else f"{method.name}:{value}"
     with contextlib.suppress(AdaptreeError):
-        return short if value is not None and parse(short) == how else str(how)
-    return str(how)
+        return short if value is not None and parse(short) == method else str(method)
+    return str(method)
 
 
-def said(cell: Cell) -> dict[str, Any]:
-    return {"method": label_of(cell["method"]), **{k: cell["settings"][k] for k in ("lr", "epochs", "seed")}}
+def _setting(cell: Cell) -> dict[str, Any]:
+    """Return what tells a cell from the others of a comparison."""
+    return {"method": short_spelling(cell["method"]), **{k: cell["settings"][k] for k in ("lr", "epochs", "seed")}}
 
 
-def spelled(cell: Cell) -> str:
-    return ", ".join(
-        f"{key} {value}" if key != "method" else str(value) for key, value in said(cell).items() if value is not None
-    )
+def _described(cell: Cell) -> str:
+    method, *rest = _setting(cell).items()
+    return ", ".join([method[1], *(f"{key} {value}" for key, value in rest if value is not None)])
 
 
 def _note(text: str) -> Event:

@@ -1,4 +1,4 @@
-"""From finished cells to a table: the best setting by validation, the test scores of the chosen, the front."""
+"""From finished cells to a table: the best setting on validation, its test scores, the Pareto front."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptree import api
-from adaptree.analysis.compare.cells import Cell, Event, label_of, method_of
+from adaptree.analysis.compare.cells import Cell, Event, method_of, short_spelling
 from adaptree.analysis.compare.files import digest as digest_of
 from adaptree.analysis.compare.files import write
+from adaptree.data.read import Source
 from adaptree.kinds import metrics
 from adaptree.models.opening import open_task
 
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def choose(done: Sequence[Cell], metric: str) -> dict[str, Any]:
-    """By method the best setting on validation, among those that most seeds finished; and the best size of a method."""
+    """Return each method's best setting on validation, among those that most seeds finished.
+
+    `best_size` says whether a method is the best of those that differ only in their options: houlsby:8, houlsby:64.
+    """
     tried: dict[str, dict[str, list[Cell]]] = {}
     for cell in done:
         setting = {key: value for key, value in cell["asked"]["settings"].items() if key in ("lr", "epochs")}
@@ -50,7 +54,7 @@ def choose(done: Sequence[Cell], metric: str) -> dict[str, Any]:
 
 
 def chosen(choices: Mapping[str, Any], done: Sequence[Cell], method: str) -> list[Cell]:
-    """The finished cells of a method's chosen setting."""
+    """Return the finished cells of a method's chosen setting."""
     return [
         cell
         for cell in done
@@ -64,13 +68,13 @@ def score_test(
     choices: Mapping[str, Any],
     done: Sequence[Cell],
     base: Base,
-    test: api.Source,
+    test: Source,
     digest: str,
     encoding: str,
     folder: Path,
     on_event: Callable[[Event], None],
 ) -> None:
-    """Score the chosen cells' tasks on the test file, and keep that with the cells by the file's digest."""
+    """Score the chosen cells' tasks on the test file, and keep the scores in the cells by the file's digest."""
     from adaptree.tasks.store import Store
 
     store = Store(folder / "store")
@@ -85,17 +89,22 @@ def score_test(
 
 
 def summary(
-    how: Sequence[str], done: Sequence[Cell], choices: Mapping[str, Any], metric: str, test: str | None
+    methods: Sequence[str], done: Sequence[Cell], choices: Mapping[str, Any], metric: str, test: str | None
 ) -> list[dict[str, Any]]:
-    """A row for each method, in the order asked for."""
+    """Return one row per method, in their order: scores over seeds, price, setting, and whether it is on the front."""
     rows: list[dict[str, Any]] = []
-    for method in how:
+    for method in methods:
         errors = [
             {"error": cell["error"], **cell["asked"]["settings"]}
             for cell in done
             if cell["asked"]["method"] == method and cell["state"] == "failed"
         ]
-        row: dict[str, Any] = {"method": method, "label": label_of(method), "family": _family(method), "failed": errors}
+        row: dict[str, Any] = {
+            "method": method,
+            "label": short_spelling(method),
+            "family": _family(method),
+            "failed": errors,
+        }
         if method in choices:
             cells = chosen(choices, done, method)
             scores = {"validation": [cell["found"]["metrics"]["validation"][metric] for cell in cells]}
@@ -131,7 +140,7 @@ def summary(
 
 
 def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Which (price, score) points no other beats: none is as cheap and better, or cheaper and as good."""
+    """Return the indices of the (price, score) points that no other beats: as cheap and better, or cheaper."""
     return [
         i
         for i, (price, score) in enumerate(points)
@@ -140,11 +149,12 @@ def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def _family(method: str) -> str:
+    """Return a method's name without its options."""
     return method.partition("(")[0]
 
 
 def _spread(values: Sequence[float]) -> dict[str, Any]:
-    """Mean and standard deviation (n - 1) over seeds; of one seed there is no spread."""
+    """Return mean and standard deviation (n - 1) over seeds; one seed has no deviation."""
     return {
         "mean": statistics.fmean(values),
         "spread": statistics.stdev(values) if len(values) > 1 else None,

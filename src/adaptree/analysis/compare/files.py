@@ -1,4 +1,4 @@
-"""How a comparison keeps its files: whole or not at all, and named by what they hold."""
+"""The JSON files of a comparison: written whole or not at all, and named by a digest of what they hold."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from adaptree.errors import TrainingError
-from adaptree.tasks.task import cannot_write
+from adaptree.tasks.files import cannot_write
 
 
 def read(path: Path) -> dict[str, Any]:
+    """Return the object in a file; an empty one if there is no file."""
     try:
         return dict(json.loads(path.read_text()))
     except FileNotFoundError:
@@ -24,7 +25,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def write(path: Path, value: Mapping[str, Any]) -> None:
-    """There whole or not at all."""
+    """Write an object to a file, whole or not at all."""
     partial = path.with_suffix(f".{os.getpid()}")
     with writing(path):
         partial.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
@@ -33,6 +34,7 @@ def write(path: Path, value: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
+    """Turn an OSError inside the block into one that says what cannot be written, why and what to do."""
     try:
         yield
     except OSError as error:
@@ -40,4 +42,5 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def digest(value: object) -> str:
+    """Return the first 16 hex digits of the sha256 of a JSON value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

@@ -11,16 +11,16 @@ from adaptree.analysis.compare.files import writing
 from adaptree.reports.tradeoff import tradeoff
 
 Event = dict[str, Any]
-FLOORS = {"tfidf": "TF-IDF", "majority": "majority class"}
+BASELINES = {"tfidf": "TF-IDF", "majority": "majority class"}
 
 
 def part_of(result: Mapping[str, Any]) -> str:
-    """What methods are judged by in the end: test where there is one."""
+    """Return the part that methods are judged by: test where there is one, else validation."""
     return "test" if "test" in result["data"] else "validation"
 
 
 def table(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The rows to print: every score with its price, and the floors below."""
+    """Return the rows to print: each method with its scores and price, then the baselines."""
     parts = _parts(result)
     rows = []
     for row in result["methods"]:
@@ -29,15 +29,16 @@ def table(result: Mapping[str, Any]) -> list[dict[str, str]]:
             rows.append(shown | {part: _score(row["scores"][part]) for part in parts} | _price(row))
         else:
             rows.append(dict.fromkeys(titles(result), "") | shown | dict.fromkeys(parts, "failed"))
-    for name, title in FLOORS.items():
-        if not any(row["family"] == name and "scores" in row for row in result["methods"]):
+    measured = {row["family"] for row in result["methods"] if "scores" in row}
+    for name, title in BASELINES.items():
+        if name in result["floors"] and name not in measured:
             scores = {part: f"{result['floors'][name][part]:.4f}" for part in parts}
             rows.append(dict.fromkeys(titles(result), "") | {"method": f"  {title}"} | scores)
     return rows
 
 
 def titles(result: Mapping[str, Any]) -> dict[str, str]:
-    """The table's columns."""
+    """Return the table's columns, each with its heading."""
     return {
         "method": "method",
         **{part: f"{part} {result['metric']}" for part in _parts(result)},
@@ -52,7 +53,7 @@ def titles(result: Mapping[str, Any]) -> dict[str, str]:
 
 
 def failures(result: Mapping[str, Any]) -> list[str]:
-    """What failed and why, a line for each method and reason."""
+    """Return what failed and why, one line for each method and reason."""
     lines = []
     for row in result["methods"]:
         for error in dict.fromkeys(failed["error"] for failed in row["failed"]):
@@ -79,7 +80,7 @@ def _price(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def write_all(result: Mapping[str, Any], folder: Path, on_event: Callable[[Event], None]) -> None:
-    """table.md and the figures; without plotly there is no page to hover over, and a note says so."""
+    """Write table.md and the figures; without plotly a note says that figure.html is left out."""
     with writing(folder / "table.md"):
         (folder / "table.md").write_text(markdown(result))
     points = [point(row, result) for row in result["methods"] if "scores" in row and not row["outside"]]
@@ -104,7 +105,7 @@ def write_all(result: Mapping[str, Any], folder: Path, on_event: Callable[[Event
 
 
 def point(row: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
-    """A method in the figure."""
+    """Return a method as a point of the figure."""
     score = row["scores"][part_of(result)]
     price = _price(row)
     hover = {f"{result['metric']}, {part}": _score(found) for part, found in row["scores"].items()}
@@ -128,17 +129,17 @@ def point(row: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def lines(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Full fine-tuning, and the floors that a method has to rise above; a tfidf that was asked for is the floor."""
+    """Return the figure's horizontal lines: full fine-tuning and the baselines; tfidf as a method replaces its own."""
     part = part_of(result)
     found = {row["family"]: row["scores"][part]["mean"] for row in result["methods"] if "scores" in row}
-    drawn = [{"name": "full", "label": "full fine-tuning", "mean": found["full"]}] if "full" in found else []
-    floors = {name: scores[part] for name, scores in result["floors"].items()}
-    floors["tfidf"] = found.get("tfidf", floors["tfidf"])
-    return drawn + [{"name": name, "label": title, "mean": floors[name]} for name, title in FLOORS.items()]
+    means = {name: scores[part] for name, scores in result["floors"].items()}
+    means |= {name: mean for name, mean in found.items() if name in ("full", "tfidf")}
+    titles = {"full": "full fine-tuning", **BASELINES}
+    return [{"name": name, "label": title, "mean": means[name]} for name, title in titles.items() if name in means]
 
 
 def markdown(result: Mapping[str, Any]) -> str:
-    """The table as a page, with all that is needed to make it again."""
+    """Return the table as a Markdown page, with what is needed to make it again."""
     data, heads = result["data"], titles(result)
     sample = f" of {data['of']:,}, a sample drawn with seed 0" if data["train"] < data["of"] else ""
     test = f", {data['test']:,} to test" if "test" in data else ""
@@ -147,7 +148,7 @@ def markdown(result: Mapping[str, Any]) -> str:
     seeds = f"Seeds {', '.join(map(str, result['seeds']))}: mean ± standard deviation."
     if len(result["seeds"]) == 1:
         seeds = f"One seed, {result['seeds'][0]}: differences of a point or two say nothing."
-    said = [
+    page = [
         f"# {result['title']}",
         "",
         f"{data['train']:,} rows to train on{sample}, {data['validation']:,} to validate{test}; {split}.",
@@ -166,7 +167,7 @@ def markdown(result: Mapping[str, Any]) -> str:
         *([f"Made by `{result['command']}`", ""] if result["command"] else []),
         f"{result['date']}; " + ", ".join(f"{name} {version}" for name, version in result["versions"].items()),
     ]
-    return "\n".join(said) + "\n"
+    return "\n".join(page) + "\n"
 
 
 def _score(found: Mapping[str, Any]) -> str:

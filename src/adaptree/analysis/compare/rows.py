@@ -1,4 +1,7 @@
-"""The rows that every cell trains and validates on: split once, sampled once, kept as files."""
+"""The rows that every cell trains and validates on: split once, sampled once, and kept as files.
+
+The files are JSON Lines with the source's own rows, so that data of any kind is read back as `train` reads it.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,20 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from adaptree import api
 from adaptree.analysis.compare.files import digest, write, writing
-from adaptree.data.columns import Columns
-from adaptree.data.source import kind_of
+from adaptree.data.read import Source
+from adaptree.data.read import rows as read_rows
+from adaptree.data.source import Data, kind_of, open_data
 from adaptree.data.split import split
-from adaptree.data.table import Table, load
-from adaptree.errors import UsageError
+from adaptree.data.table import Table
+from adaptree.errors import DataError, UsageError
 from adaptree.training import baselines
 
 Event = dict[str, Any]
@@ -27,113 +30,139 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class Rows:
-    """The rows that every cell trains and validates on, as tables and as files."""
+class Splits:
+    """The rows to train and to validate on, as datasets and as files."""
 
-    train: Table
-    validation: Table
+    train: Data
+    validation: Data
     files: dict[str, str]
+    """by part: train, validation"""
     columns: dict[str, str | None]
-    """how they are read, for `api.train`"""
+    """the options of `train` that read the files: text, text_pair, label, kind"""
     about: dict[str, Any]
+    """what results.json says of the data"""
 
 
 def prepare(
-    data: api.Source,
-    validation: api.Source | None,
+    source: Source,
+    validation: Source | None,
     folder: Path,
     most: int | None,
-    asked: Mapping[str, str | None],
+    columns: Mapping[str, str | None],
     kind: str | None,
     encoding: str,
     on_event: Callable[[Event], None],
-) -> Rows:
-    """Split once, draw the sample once, and write both parts where every cell finds them."""
-    if kind_of(kind) not in (None, "classify", "regress"):
-        raise UsageError(f"kind {kind} cannot be compared yet.", hint="compare is for classify and regress.")
-    table = load(
-        data,
-        text=asked["text"],
-        pair=asked["pair"],
-        label=asked["label"],
-        kind=kind,  # type: ignore[arg-type]
-        encoding=encoding,
+) -> Splits:
+    """Split the data, sample at most `most` training rows and half as many to validate on, and write both parts.
+
+    A `validation` source of its own is used whole. `columns` are those that the user names: text, pair, label.
+    """
+    source = _rereadable(source)
+    text, pair, label = (columns[name] for name in ("text", "pair", "label"))
+    data = open_data(
+        source, text=text, pair=pair, label=label, kind=kind_of(kind), encoding=encoding, on_event=on_event
     )
     if validation is None:
-        chosen, held = split(table, seed=0)
-        held = sample(table, held, None if most is None else max(most // 2, len(table.labels), 2))
-        other = table
+        chosen, held = split(data, seed=0)
+        held = sample(data, held, None if most is None else max(most // 2, _fewest(data)))
+        kept = sample(data, chosen, most)
+        parts = {"train": (source, data, kept), "validation": (source, data, held)}
     else:
-        other = load(validation, encoding=encoding, like=table)
-        chosen, held = np.arange(len(table)), np.arange(len(other))
-    kept = sample(table, chosen, most)
+        validation = _rereadable(validation)
+        other = open_data(validation, encoding=encoding, like=data, on_event=on_event)
+        chosen, held = np.arange(len(data)), np.arange(len(other))
+        kept = sample(data, chosen, most)
+        parts = {"train": (source, data, kept), "validation": (validation, other, held)}
     if len(kept) < len(chosen):
         note = f"{len(kept):,} of the {len(chosen):,} training rows are used, a sample drawn with seed 0"
         note += "; as many as half of that to validate." if validation is None else "."
         on_event({"event": "note", "text": note})
-    columns = table.columns
-    files: dict[str, str] = {}
-    tables: list[Table] = []
-    for part, source, indices in (("train", table, kept), ("validation", other, held)):
-        key = digest([source.digest, hashlib.sha256(np.asarray(indices, dtype=np.int64).tobytes()).hexdigest()])
-        path = folder / f"{part}-{key}.jsonl"
-        if not path.exists():
-            _write_lines(path, source, indices, columns)
-        files[part] = str(path.resolve())
-        names = {"text": columns.text, "pair": columns.pair, "label": columns.label}
-        tables.append(load(path, like=tables[0]) if tables else load(path, **names, kind=table.kind))  # type: ignore[arg-type]
+    files = {part: _write_part(folder, part, *which, encoding) for part, which in parts.items()}
+    text, pair, label = (columns[name] or data.said.get(name) for name in ("text", "pair", "label"))
+    train = open_data(files["train"], text=text, pair=pair, label=label, kind=data.kind)
+    if train.scored != data.scored:  # no row of the sample shows what the whole file is
+        raise DataError(
+            f"{len(kept):,} rows of '{data.name}' are too few to tell that it is of kind {data.scored}.",
+            hint="Give --rows a larger number.",
+        )
+    held_out = open_data(files["validation"], like=train)
     about = {
-        "name": table.name,
-        "kind": table.kind,
-        "labels": list(table.labels),
-        "rows": len(table),
+        "name": data.name,
+        "kind": data.kind,
+        "labels": list(data.labels),
+        "rows": len(data),
         "train": len(kept),
         "of": len(chosen),
         "validation": len(held),
-        "digest": tables[0].digest,
-        "validation_digest": tables[1].digest,
+        "digest": train.digest,
+        "validation_digest": held_out.digest,
         "split_seed": 0 if validation is None else None,
     }
-    said = {"text": columns.text, "text_pair": columns.pair, "label": columns.label, "kind": table.kind}
-    return Rows(tables[0], tables[1], files, said, about)
+    options = {"text": text, "text_pair": pair, "label": label, "kind": data.kind}
+    return Splits(train, held_out, files, options, about)
 
 
-def sample(table: Table, chosen: Array, most: int | None) -> Array:
-    """At most so many of the rows, in their order: one of each label first, the rest as they are drawn."""
+def sample(data: Data, chosen: Array, most: int | None) -> Array:
+    """Return at most `most` of the chosen examples, ascending: a sample with seed 0 that has each label at least once.
+
+    Only where an example has one label, as in kind classify, can each be there; other kinds are sampled as they come.
+    """
     if most is None or most >= len(chosen):
         return chosen
-    if most < max(2, len(table.labels)):
-        raise UsageError(
-            f"{most} rows are too few for {len(table.labels)} labels.", hint="Give --rows a larger number."
-        )
-    drawn = np.random.default_rng(0).permutation(chosen)
+    if most < _fewest(data):
+        raise UsageError(f"{most} rows are too few for {len(data.labels)} labels.", hint="Give --rows a larger number.")
+    shuffled = np.random.default_rng(0).permutation(chosen)
     first: Array = np.empty(0, dtype=np.int64)
-    if table.kind == "classify":
-        first = np.sort(np.unique(table.values[drawn], return_index=True)[1])
-    rest = np.setdiff1d(np.arange(len(drawn)), first)
-    return np.sort(drawn[np.r_[first, rest][:most].astype(np.int64)])
+    if data.scored == "classify":
+        first = np.sort(np.unique(data.strata()[shuffled], return_index=True)[1])
+    rest = np.setdiff1d(np.arange(len(shuffled)), first)
+    return np.sort(shuffled[np.r_[first, rest][:most].astype(np.int64)])
 
 
-def _write_lines(path: Path, table: Table, indices: Array, columns: Columns) -> None:
-    """Rows under the training file's column names, whatever they are called in their own."""
-    partial = path.with_suffix(f".{os.getpid()}")
-    with writing(path), partial.open("w") as file:
-        for i in indices.tolist():
-            target = table.values[i].item()
-            row = {columns.text: table.text(i), columns.label: table.labels[target] if table.labels else target}
-            file.write(json.dumps(row | ({columns.pair: table.pair(i)} if columns.pair else {})) + "\n")
-    partial.replace(path)
+def _fewest(data: Data) -> int:
+    """Return the least number of rows that a sample may have."""
+    return max(2, len(data.labels) if data.scored == "classify" else 0)
 
 
-def floors(rows: Rows, other: Table, folder: Path) -> dict[str, dict[str, float]]:
-    """Majority and bag of words, fitted on the training rows; computed once."""
-    path = folder / f"floors-{digest([rows.train.digest, other.digest])}.json"
+def _rereadable(source: Source) -> Source:
+    """Return the source, or its rows as a list if it is an iterator, which could be read only once."""
+    return list(source) if isinstance(source, Iterator) else source
+
+
+def _write_part(folder: Path, part: str, source: Source, data: Data, indices: Array, encoding: str) -> str:
+    """Write the source's rows of some examples as JSON Lines, unless a file with the same ones is there; return it."""
+    key = digest([data.digest, hashlib.sha256(np.asarray(indices, dtype=np.int64).tobytes()).hexdigest()])
+    path = folder / f"{part}-{key}.jsonl"
+    if not path.exists():
+        wanted = np.zeros(int(data.rows[indices].max()) + 1, dtype=bool)
+        wanted[data.rows[indices]] = True
+        partial = path.with_suffix(f".{os.getpid()}")
+        with writing(path), partial.open("w") as file:
+            for ordinal, (_, row) in enumerate(read_rows(source, encoding=encoding)):
+                if ordinal == len(wanted):
+                    break
+                if wanted[ordinal]:
+                    file.write(json.dumps(row, default=_plain) + "\n")
+            partial.replace(path)
+    return str(path.resolve())
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that JSON has no type for as one that it has: numpy's scalars and arrays, dates."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def baseline_scores(splits: Splits, data: Data, folder: Path) -> dict[str, dict[str, float]]:
+    """Return the scores of majority and TF-IDF, fitted on the training rows; none for kinds that have no baselines."""
+    train = splits.train
+    if not isinstance(train, Table) or not isinstance(data, Table):
+        return {}
+    path = folder / f"floors-{digest([train.digest, data.digest])}.json"
     with contextlib.suppress(OSError, ValueError):
         return dict(json.loads(path.read_text()))
-    every = [np.arange(len(table)) for table in (rows.train, other)]
     found = baselines.baselines(
-        rows.train.kind, rows.train.texts(every[0]), rows.train.values.tolist(), other.texts(every[1]),
-        other.values.tolist(), range(len(rows.train.labels)),
+        train.kind, train.texts(range(len(train))), train.values.tolist(), data.texts(range(len(data))),
+        data.values.tolist(), range(len(train.labels)),
     )  # fmt: skip
     write(path, found)
     return found

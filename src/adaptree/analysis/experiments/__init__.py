@@ -1,6 +1,6 @@
-"""The experiments: each is one file that trains its cells on real data and writes a table, most a figure too.
+"""The papers' tables on real data, one file each: train the cells that are missing, then write a table and a figure.
 
-A cell that is done is kept, and the same command goes on where it stopped.
+`adaptree experiment NAME` runs one. A cell that is done is kept, so that the same command goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from adaptree.analysis.experiments.tasks import Asked
+from adaptree.analysis.experiments.setup import Setup
 from adaptree.errors import UsageError, near
 
 ONE_SEED = ("languages", "transfer")
@@ -17,17 +17,17 @@ NAMES = ("comparison", "fast", "fusion", "kinds", "languages", "layers", "transf
 
 
 def about(name: str) -> str:
-    """The first line of an experiment's description."""
+    """Return the first line of an experiment's description."""
     return str(_module(name).__doc__).partition("\n")[0]
 
 
 def run(name: str, data: Path, out: Path, **more: Any) -> str:
-    """Run what is missing of an experiment; the answer is its table. `more` are the further fields of `Asked`."""
+    """Run what is missing of an experiment; return its page. `more` are the further fields of `Setup`."""
     if name not in NAMES:
         raise UsageError(f"no experiment '{name}'.", hint=near(name, NAMES) or f"There are: {', '.join(NAMES)}.")
     if name in ONE_SEED and more.get("seeds") not in (None, 1):
-        raise UsageError(f"the experiment '{name}' is of one seed.", hint="Leave out --seeds.")
-    return str(_module(name).run(Asked(data, out, **more)))
+        raise UsageError(f"the experiment '{name}' has one seed.", hint="Leave out --seeds.")
+    return str(_module(name).run(Setup(data, out, **more)))
 
 
 def _module(name: str) -> Any:

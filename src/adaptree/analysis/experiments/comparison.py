@@ -7,19 +7,19 @@ and the two sparse ones; each task's rows are the same for all. Three seeds on t
 from __future__ import annotations
 
 from adaptree.analysis.experiments import summary
+from adaptree.analysis.experiments.corpora import Corpus, one_file
 from adaptree.analysis.experiments.grid import Grid
-from adaptree.analysis.experiments.tasks import Task, whole
 
 grid = Grid(
     title="Every way of tuning, on seven tasks",
     tasks=(
-        Task("sick", test="test"),
-        whole("sms_spam"),
-        Task("stsb", test="test"),
-        whole("crowdflower_airline"),
-        whole("crowdflower_corporate_messaging"),
-        Task("mrpc", test="test"),
-        Task("rte", test="validation"),
+        Corpus("sick", test="test"),
+        one_file("sms_spam"),
+        Corpus("stsb", test="test"),
+        one_file("crowdflower_airline"),
+        one_file("crowdflower_corporate_messaging"),
+        Corpus("mrpc", test="test"),
+        Corpus("rte", test="validation"),
     ),
     methods=(
         "full", "top", "norms", "head", "tfidf", "houlsby:8", "houlsby:64", "houlsby:256", "pfeiffer", "lora", "bitfit",

@@ -1,26 +1,25 @@
 """AdapterFusion on real data: does a small task gain from what larger ones have learned?
 
 A store of single-task adapters and one of jointly trained ones; on each target the head alone, full fine-tuning, an
-adapter of its own, the joint adapter, and the fusion of either kind. A cell is one command, and its JSON is kept.
+adapter of its own, the joint adapter, and the fusion of either kind. A cell is one command, whose JSON is kept.
 """
 
 from __future__ import annotations
 
-import json
-import random
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from adaptree.analysis.compare.files import read
 from adaptree.analysis.compare.files import write as write_json
-from adaptree.analysis.experiments import figures
-from adaptree.analysis.experiments.commands import said, trained
-from adaptree.analysis.experiments.tasks import Asked, Task, files, kept_page, named, rows_in, whole
+from adaptree.analysis.experiments import commands, figures
+from adaptree.analysis.experiments.corpora import Corpus, count_lines, cut, one_file, sample, write_lines
+from adaptree.analysis.experiments.setup import Setup, select, write_page
 
 ROWS = 600
-"""Of each task, to train on."""
+"""Training rows of each task."""
 METHOD = "pfeiffer:48"
 OPTIONS = ("--max-length", "128", "--precision", "bf16")
 EPOCHS = 5
@@ -28,8 +27,8 @@ COLUMNS = ("head", "full", "adapter", "joint", "fusion", "fusion of joint")
 
 
 @dataclass(frozen=True)
-class Target(Task):
-    """A task that others may help, and over how many seeds."""
+class Target(Corpus):
+    """A small task that others may help, and with how many seeds it is trained."""
 
     seeds: int = 1
 
@@ -41,96 +40,99 @@ TARGETS = (
     Target("mrpc", test="test"),
 )
 SOURCES = (
-    Task("mnli", test="validation_matched"),
-    Task("qqp", test="validation_from_train"),
-    Task("sst2", test="validation"),
-    Task("qnli", test="validation"),
-    Task("cola", test="validation"),
-    whole("crowdflower_airline"),
+    Corpus("mnli", test="validation_matched"),
+    Corpus("qqp", test="validation_from_train"),
+    Corpus("sst2", test="validation"),
+    Corpus("qnli", test="validation"),
+    Corpus("cola", test="validation"),
+    one_file("crowdflower_airline"),
     *TARGETS,
 )
 
 
-def run(asked: Asked) -> str:
-    """Train what is missing, and write the table and the figure."""
-    out, store = asked.out, asked.out / "store"
-    targets = named(asked.tasks, TARGETS)
-    rows = {task.name: _rows(task, asked.data, out / "rows") for task in SOURCES}
-    for task in SOURCES:
-        _single(task.name, 0, rows, store, out, asked)
-    joint = [rows[task.name][0] for task in SOURCES]
-    trained(
-        out / "joint.json", joint, "joint", store,
-        ["--joint", "--temperature", "2", "--method", METHOD, "--epochs", str(EPOCHS), *OPTIONS], asked,
-    )  # fmt: skip
+def run(setup: Setup) -> str:
+    """Train the cells that are missing; return the page over all that are done."""
+    targets = select(setup.tasks, TARGETS)
+    cells = _Cells(setup, {corpus.name: _rows(corpus, setup.data, setup.out / "rows") for corpus in SOURCES})
+    for corpus in SOURCES:
+        cells.single(corpus.name, 0)
+    cells.joint()
     for target in targets:
-        for seed in range(asked.seeds or target.seeds):
-            _cells(target.name, seed, rows, store, out, asked)
-    return kept_page(table(out, asked.command), out)
+        for seed in range(setup.seeds or target.seeds):
+            cells.of_target(target.name, seed)
+    return table(setup.out, setup.command)
 
 
-def _rows(task: Task, data: Path, out: Path) -> tuple[Path, Path]:
-    """A task's rows to train and to test on, those to train on drawn with seed 0."""
-    train, test = files(task, data, out)
-    lines = train.read_text().splitlines()
-    lines = random.Random(0).sample(lines, ROWS) if len(lines) > ROWS else lines
-    path = out / f"{task.name}.jsonl"
-    path.write_text("".join(f"{line}\n" for line in lines))
-    return path, test
+def _rows(corpus: Corpus, data: Path, out: Path) -> tuple[Path, Path]:
+    """Return the files of a corpus's rows to train on, at most ROWS, and to test on."""
+    train, test = cut(corpus, data, out)
+    return write_lines(out / f"{corpus.name}.jsonl", sample(train.read_text().splitlines(), ROWS)), test
 
 
-def _single(name: str, seed: int, rows: Mapping[str, Any], store: Path, out: Path, asked: Asked) -> dict[str, Any]:
-    return _trained(name, "adapter", seed, METHOD, f"single-{seed}/{name}", rows, store, out, asked)
+class _Cells:
+    """Trains and keeps the cells of the experiment; a cell that is there is not run again."""
+
+    def __init__(self, setup: Setup, rows: Mapping[str, tuple[Path, Path]]) -> None:
+        self.setup, self.rows = setup, rows
+        self.out, self.store = setup.out, setup.out / "store"
+
+    def single(self, name: str, seed: int) -> None:
+        """Train an adapter on a task alone."""
+        self._train(name, "adapter", seed, METHOD, f"single-{seed}/{name}")
+
+    def joint(self) -> None:
+        """Train one adapter on all tasks together."""
+        options = ["--joint", "--temperature", "2", "--method", METHOD, "--epochs", str(EPOCHS), *OPTIONS]
+        files = [train for train, _ in self.rows.values()]
+        commands.train(self.out / "joint.json", files, "joint", self.store, options, self.setup)
+
+    def of_target(self, name: str, seed: int) -> None:
+        """Train every column of a target, and look at what its fusions attend to."""
+        for column in ("head", "full"):
+            self._train(name, column, seed, column, f"{column}-{seed}/{name}")
+        self.single(name, seed)
+        test = self.rows[name][1]
+        self._run(self.out / name / "joint-0.json", "evaluate", f"joint/{name}", test)
+        others = [other for other in self.rows if other != name]
+        for column, first, prefix in (
+            ("fusion", f"single-{seed}/{name}", "single-0"), ("fusion of joint", f"joint/{name}", "joint")
+        ):  # fmt: skip
+            expression = f"fuse({', '.join([first, *(f'{prefix}/{other}' for other in others)])})"
+            fused = f"{_file(column)}-{seed}/{name}"
+            self._train(name, column, seed, expression, fused)
+            path = self.out / name / f"{_file(column)}-attention-{seed}.json"
+            self._run(path, "explain", fused, "--file", test, "--mask")
+
+    def _run(self, path: Path, *words: str | Path) -> None:
+        commands.run_command(path, [*words, "--store", self.store], self.setup)
+
+    def _train(self, name: str, column: str, seed: int, method: str, task: str) -> None:
+        train, test = self.rows[name]
+        options: list[str | Path] = ["--test", test, "--method", method, "--epochs", str(EPOCHS)]
+        options += ["--seed", str(seed), *OPTIONS]
+        path = self.out / name / f"{_file(column)}-{seed}.json"
+        counts = {"train_rows": count_lines(train), "test_rows": count_lines(test)}
+        commands.train(path, train, task, self.store, options, self.setup, **counts)
 
 
-def _cells(name: str, seed: int, rows: Mapping[str, Any], store: Path, out: Path, asked: Asked) -> None:
-    for column, method in (("head", "head"), ("full", "full")):
-        _trained(name, column, seed, method, f"{column}-{seed}/{name}", rows, store, out, asked)
-    _single(name, seed, rows, store, out, asked)
-    test = rows[name][1]
-    said(out / name / "joint-0.json", ["evaluate", f"joint/{name}", test, "--store", store], asked)
-    others = [task.name for task in SOURCES if task.name != name]
-    for column, first, prefix in (
-        ("fusion", f"single-{seed}/{name}", "single-0"), ("fusion of joint", f"joint/{name}", "joint")
-    ):  # fmt: skip
-        expression = f"fuse({', '.join([first, *(f'{prefix}/{other}' for other in others)])})"
-        fused = f"{column.replace(' ', '-')}-{seed}/{name}"
-        _trained(name, column, seed, expression, fused, rows, store, out, asked)
-        path = out / name / f"{column.replace(' ', '-')}-attention-{seed}.json"
-        said(path, ["explain", fused, "--file", test, "--mask", "--store", store], asked)
-
-
-def _trained(
-    name: str,
-    column: str,
-    seed: int,
-    method: str,
-    task: str,
-    rows: Mapping[str, Any],
-    store: Path,
-    out: Path,
-    asked: Asked,
-) -> dict[str, Any]:
-    train, test = rows[name]
-    options = ["--test", test, "--method", method, "--epochs", str(EPOCHS), "--seed", str(seed), *OPTIONS]
-    path = out / name / f"{column.replace(' ', '-')}-{seed}.json"
-    return trained(path, train, task, store, options, asked, train_rows=rows_in(train), test_rows=rows_in(test))
+def _file(column: str) -> str:
+    return column.replace(" ", "-")
 
 
 def scores(out: Path) -> dict[str, dict[str, list[float]]]:
-    """The test accuracies that are there, in points: by target, by column, one for each seed."""
+    """Return the test accuracies of the cells that are done, in points: by target and column, one per seed."""
     found: dict[str, dict[str, list[float]]] = {}
     for target in TARGETS:
         for column in COLUMNS:
-            cells = sorted((out / target.name).glob(f"{column.replace(' ', '-')}-[0-9].json"))
+            cells = [read(path) for path in sorted((out / target.name).glob(f"{_file(column)}-[0-9].json"))]
             if cells:
-                read = [json.loads(cell.read_text()) for cell in cells]
-                found.setdefault(target.name, {})[column] = [100 * cell["metrics"]["test"]["accuracy"] for cell in read]
+                accuracies = [100 * cell["metrics"]["test"]["accuracy"] for cell in cells]
+                found.setdefault(target.name, {})[column] = accuracies
     return found
 
 
 def table(out: Path, command: str) -> str:
-    """Every cell that is done, and the heatmap of what the fusions attend to."""
+    """Write the page with every cell that is done, and the heatmap of what the fusions attend to; return the page."""
     found = scores(out)
     lines = [
         "# AdapterFusion on real data",
@@ -146,9 +148,9 @@ def table(out: Path, command: str) -> str:
         *(f"| {name} | {' | '.join(_cell(row.get(column)) for column in COLUMNS)} |" for name, row in found.items()),
         "",
     ]
-    looked = _attention(out)
-    if looked:
-        figures.attention(looked, out / "attention.png")
+    attention = _attention(out)
+    if attention:
+        figures.attention(attention, out / "attention.png")
         lines += [
             "What the fusions of single-task adapters attend to, on the test rows, seed 0:",
             "",
@@ -157,7 +159,7 @@ def table(out: Path, command: str) -> str:
         ]
         lines += _masks(out)
     write_json(out / "summary.json", {"scores": found, "command": command})
-    return "\n".join([*lines, *([f"Made by `{command}`."] if command else [])]) + "\n"
+    return write_page(lines, out, command)
 
 
 def _cell(values: Sequence[float] | None) -> str:
@@ -168,18 +170,18 @@ def _cell(values: Sequence[float] | None) -> str:
 
 
 def _attention(out: Path) -> dict[str, dict[str, Any]]:
-    """What is told of each target's first fusion."""
+    """Return what `explain` found in each target's first fusion."""
     paths = {target.name: out / target.name / "fusion-attention-0.json" for target in TARGETS}
-    return {name: json.loads(path.read_text()) for name, path in paths.items() if path.is_file()}
+    return {name: read(path) for name, path in paths.items() if path.is_file()}
 
 
 def _masks(out: Path) -> list[str]:
-    """Whether the most attended adapter is missed more than the least, in each seed."""
+    """Return the table of what masking the most and the least attended adapter costs, for each seed."""
     lines = ["| target | seed | masked | adapter | accuracy | change |", "|---|---|---|---|---|---|"]
     for target in TARGETS:
         for seed, path in enumerate(sorted((out / target.name).glob("fusion-attention-[0-9].json"))):
-            told = json.loads(path.read_text())["masked"]
-            for which, each in zip(("nothing", "the most attended", "the least attended"), told, strict=False):
+            masked = read(path)["masked"]
+            for which, each in zip(("nothing", "the most attended", "the least attended"), masked, strict=False):
                 change = f"{100 * each['change']:+.1f}" if each["adapter"] else ""
                 cells = [target.name, str(seed), which, each["adapter"] or "", f"{100 * each['score']:.1f}", change]
                 lines.append(f"| {' | '.join(cells)} |")

@@ -1,4 +1,4 @@
-"""The same methods on several tasks: a comparison for each, then one table over all."""
+"""The same methods on several corpora: a comparison for each, then one table over all."""
 
 from __future__ import annotations
 
@@ -9,40 +9,42 @@ from pathlib import Path
 from adaptree.analysis.compare import compare
 from adaptree.analysis.compare.files import read
 from adaptree.analysis.experiments import summary
-from adaptree.analysis.experiments.tasks import Asked, Task, files, named
+from adaptree.analysis.experiments.corpora import Corpus, cut
+from adaptree.analysis.experiments.setup import Setup, select
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Tasks and methods, and how much of each."""
+    """Corpora and methods, and how many rows, epochs and seeds."""
 
     title: str
-    tasks: Sequence[Task]
+    tasks: Sequence[Corpus]
     methods: Sequence[str]
     reference: str
-    """The method that the others are set against."""
+    """The method that the others are compared with."""
     rows: int
     epochs: int
     draw: Callable[[Sequence[summary.Row], Path], None]
     seeds: int = 1
     more_seeds: Mapping[str, int] = field(default_factory=dict)
-    """By task, where there are more."""
+    """By corpus, where it is not `seeds`."""
 
-    def run(self, asked: Asked) -> str:
-        out = asked.out
-        for task in named(asked.tasks, self.tasks):
-            train, test = files(task, asked.data, out / "rows")
-            asked.on_event({"event": "note", "text": task.name})
+    def run(self, setup: Setup) -> str:
+        """Compare the methods on each corpus; return the page over all."""
+        out = setup.out
+        for corpus in select(setup.tasks, self.tasks):
+            train, test = cut(corpus, setup.data, out / "rows")
+            setup.on_event({"event": "note", "text": corpus.name})
             compare(
-                train, test=test, methods=self.methods, out=out / task.name, rows=self.rows, epochs=(self.epochs,),
-                base=asked.base, seeds=asked.seeds or self.more_seeds.get(task.name, self.seeds),
-                threads=asked.threads, title=task.name, command=asked.command, on_event=asked.on_event,
+                train, test=test, methods=self.methods, out=out / corpus.name, rows=self.rows, epochs=(self.epochs,),
+                base=setup.base, seeds=setup.seeds or self.more_seeds.get(corpus.name, self.seeds),
+                threads=setup.threads, title=corpus.name, command=setup.command, on_event=setup.on_event,
             )  # fmt: skip
-        return self.summarise(out, asked.command)
+        return self.summarise(out, setup.command)
 
     def summarise(self, out: Path, command: str) -> str:
-        """One table and one figure over the tasks that are done."""
-        done = [path for task in self.tasks if (path := out / task.name / "results.json").is_file()]
+        """Write one table and one figure over the corpora that are done; return the page."""
+        done = [path for corpus in self.tasks if (path := out / corpus.name / "results.json").is_file()]
         return summary.write(
             [read(path) for path in done], out, title=self.title, reference=self.reference, command=command,
             draw=self.draw,

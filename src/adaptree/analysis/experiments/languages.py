@@ -1,6 +1,6 @@
 """Entities in a language that nobody labelled: tasks trained on English, languages swapped below them (MAD-X).
 
-(a) the English task alone; (b) on language adapters, which are swapped; (c) the same with invertible adapters; (d) sums
+(a) the English task alone; (b) on language adapters, which are swapped; (c) on swapped invertible adapters; (d) sums
 of sparse δs; (e) trained on the few sentences that are labelled in the target language, as the ceiling.
 """
 
@@ -18,28 +18,29 @@ import numpy as np
 
 from adaptree.analysis.compare.files import read
 from adaptree.analysis.compare.files import write as write_json
-from adaptree.analysis.experiments.commands import trained
-from adaptree.analysis.experiments.tasks import Asked, kept_page, lines_of, named
+from adaptree.analysis.experiments import commands
+from adaptree.analysis.experiments.corpora import read_lines, sample, write_lines
+from adaptree.analysis.experiments.setup import Setup, select, write_page
 from adaptree.kinds import bootstrap, entities
 
 WORDS = 40_000
-"""Of plain text for each language."""
+"""Words of plain text for each language."""
 SENTENCES = 3000
-"""Labelled, English."""
+"""Labelled English sentences."""
 FEW = 100
-"""Labelled, of the target language."""
+"""Labelled sentences of the target language."""
 LANGUAGE_EPOCHS, TASK_EPOCHS, FEW_EPOCHS = 4, 4, 20
 COMMON = ("--precision", "bf16", "--max-length", "96")
 
 
 @dataclass(frozen=True)
 class Way:
-    """How a language and a task are put together."""
+    """A way to combine a language and a task."""
 
     key: str
     what: str
     language: str | None
-    """The method of what is trained on plain text; none: nothing is."""
+    """The method that is trained on plain text; None: no language is learned."""
     task: str
 
 
@@ -54,7 +55,7 @@ CEILING = "(e) trained on 100 labelled sentences of the target"
 
 @dataclass(frozen=True)
 class Language:
-    """A target: its plain text, and its labelled sentences."""
+    """A target language, and the file of its plain text."""
 
     name: str
     text: str
@@ -66,76 +67,71 @@ TARGETS = (
 )
 
 
-def run(asked: Asked) -> str:
-    """Train what is missing, answer the target's sentences in every way, and write the table."""
-    out = asked.out
-    for target in named(asked.tasks, TARGETS):
+def run(setup: Setup) -> str:
+    """Train what is missing, tag the target's sentences in every way; return the page."""
+    for target in select(setup.tasks, TARGETS):
         for way in WAYS:
-            _prepare(way, target, asked)
-        labelled = lines_of(asked.data / f"panx/{target.name}.train.jsonl.xz")
-        few = _lines(labelled, FEW, out / "rows" / f"{target.name}.jsonl")
-        _trained(f"few/{target.name}", few, "pfeiffer:48", FEW_EPOCHS, asked)
-        _answer(target, asked)
-    return kept_page(table(out, asked.command), out)
+            _prepare(way, target, setup)
+        labelled = read_lines(setup.data / f"panx/{target.name}.train.jsonl.xz")
+        few = _write(labelled, FEW, setup.out / "rows" / f"{target.name}.jsonl")
+        _train(f"few/{target.name}", few, "pfeiffer:48", FEW_EPOCHS, setup)
+        _tag(target, setup)
+    return table(setup.out, setup.command)
 
 
-def _prepare(way: Way, target: Language, asked: Asked) -> None:
-    """The English task, and the two languages below it where the way has some."""
-    rows = asked.out / "rows"
-    labelled = _lines(lines_of(asked.data / "panx/en.train.jsonl.xz"), SENTENCES, rows / "en.jsonl")
+def _prepare(way: Way, target: Language, setup: Setup) -> None:
+    """Train the English task, and below it the two languages if the way has languages."""
+    rows = setup.out / "rows"
+    labelled = _write(read_lines(setup.data / "panx/en.train.jsonl.xz"), SENTENCES, rows / "en.jsonl")
     on: list[str] = []
     if way.language is not None:
-        english = [json.loads(line)["text_a"] for line in lines_of(asked.data / "mnli/train.jsonl.xz")]
-        for name, lines in (("en", english), (target.name, lines_of(asked.data / target.text))):
-            text = _lines(_words(lines, WORDS), len(lines), rows / f"{name}.txt")
-            _trained(f"{way.key}/{name}", text, way.language, LANGUAGE_EPOCHS, asked, "--kind", "mlm")
+        english = [json.loads(line)["text_a"] for line in read_lines(setup.data / "mnli/train.jsonl.xz")]
+        for name, lines in (("en", english), (target.name, read_lines(setup.data / target.text))):
+            text = _write(_words(lines, WORDS), None, rows / f"{name}.txt")
+            _train(f"{way.key}/{name}", text, way.language, LANGUAGE_EPOCHS, setup, "--kind", "mlm")
         on = ["--on", f"{way.key}/en"]
-    _trained(f"{way.key}/ner", labelled, way.task, TASK_EPOCHS, asked, *on)
+    _train(f"{way.key}/ner", labelled, way.task, TASK_EPOCHS, setup, *on)
 
 
 def _words(lines: Sequence[str], most: int) -> list[str]:
-    """Lines drawn with seed 0, until there are so many words."""
+    """Return lines in an order of seed 0, as many as have at most `most` words."""
     shuffled = random.Random(0).sample(list(lines), len(lines))
     ends = itertools.accumulate(len(line.split()) for line in shuffled)
     return [line for line, end in zip(shuffled, ends, strict=True) if end <= most]
 
 
-def _lines(lines: Sequence[str], most: int, path: Path) -> Path:
-    """A file with at most so many of some lines, drawn with seed 0."""
-    some = random.Random(0).sample(list(lines), most) if len(lines) > most else lines
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{' '.join(line.split())}\n" for line in some))
-    return path
+def _write(lines: Sequence[str], most: int | None, path: Path) -> Path:
+    """Write at most `most` of some lines, with single spaces, to a file; return its path."""
+    return write_lines(path, (" ".join(line.split()) for line in sample(lines, most)))
 
 
-def _trained(name: str, data: Path, method: str, epochs: int, asked: Asked, *more: str) -> dict[str, Any]:
-    path = asked.out / "cells" / f"{name.replace('/', '-')}.json"
+def _train(name: str, data: Path, method: str, epochs: int, setup: Setup, *more: str) -> None:
+    path = setup.out / "cells" / f"{name.replace('/', '-')}.json"
     options = ["--method", method, "--epochs", str(epochs), *COMMON, *more]
-    return trained(path, data, name, asked.out / "store", options, asked)
+    commands.train(path, data, name, setup.out / "store", options, setup)
 
 
-def _answer(target: Language, asked: Asked) -> None:
-    """Entities right, predicted and gold of every sentence, in every way; kept."""
-    path = asked.out / "cells" / f"answers-{target.name}.json"
+def _tag(target: Language, setup: Setup) -> None:
+    """Tag the target's sentences in every way; keep the numbers of right, predicted and true entities of each."""
+    path = setup.out / "cells" / f"answers-{target.name}.json"
     if path.is_file():
         return
     from adaptree.models.opening import base_of
     from adaptree.tasks.store import Store
 
-    rows = [json.loads(line) for line in lines_of(asked.data / f"panx/{target.name}.validation.jsonl.xz")]
-    store = Store(asked.out / "store")
-    base = base_of(asked.base, "cpu", asked.threads)
+    rows = [json.loads(line) for line in read_lines(setup.data / f"panx/{target.name}.validation.jsonl.xz")]
+    store = Store(setup.out / "store")
+    base = base_of(setup.base, "cpu", setup.threads)
     targets = [row["tags"] for row in rows]
     found: dict[str, Any] = {"rows": len(rows), "pieces": _pieces(base, [row["tokens"] for row in rows]), "sums": {}}
     for what, expression in expressions(target).items():
-        bound = base.bind(expression, tasks=store)
-        answers = bound.decode([{"tokens": row["tokens"]} for row in rows])
-        found["sums"][what] = entities.statistics(targets, answers).tolist()
+        predictions = base.bind(expression, tasks=store).decode([{"tokens": row["tokens"]} for row in rows])
+        found["sums"][what] = entities.statistics(targets, predictions).tolist()
     write_json(path, found)
 
 
 def expressions(target: Language) -> dict[str, str]:
-    """What is run on the target's sentences, by what it is called."""
+    """Return the compositions that tag the target's sentences, by their row in the table."""
     found = {}
     for way in WAYS:
         found[way.what] = f"stack({way.key}/{target.name}, {way.key}/ner)" if way.language else f"{way.key}/ner"
@@ -145,7 +141,7 @@ def expressions(target: Language) -> dict[str, str]:
 
 
 def _pieces(base: Any, sentences: Sequence[Sequence[str]]) -> dict[str, float]:
-    """How the base's tokenizer copes with a language."""
+    """Return how many pieces the base's tokenizer makes of a word, and how many of them are unknown."""
     words = [word for sentence in sentences for word in sentence]
     cut = [pieces.ids for pieces in base.encoder.pieces(words)]
     unknown = base.encoder.unknown_id
@@ -158,7 +154,7 @@ def _pieces(base: Any, sentences: Sequence[Sequence[str]]) -> dict[str, float]:
 
 
 def paired(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> tuple[float, float, float]:
-    """By how much the second's F1 is above the first's on the same sentences, and the 95 % interval of that."""
+    """Return how far the second's F1 is above the first's on the same sentences, with its 95 % interval."""
     both = np.concatenate([np.asarray(first), np.asarray(second)], axis=1)
 
     def difference(sums: Any) -> dict[str, Any]:
@@ -170,7 +166,7 @@ def paired(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) 
 
 
 def table(out: Path, command: str) -> str:
-    """What is there, a table for each language."""
+    """Write the page, with a table for each language that is done; return it."""
     lines = [
         "# Entities in a language that nobody labelled",
         "",
@@ -182,7 +178,7 @@ def table(out: Path, command: str) -> str:
     for target in TARGETS:
         if found := read(out / "cells" / f"answers-{target.name}.json"):
             lines += _part(target, found)
-    return "\n".join([*lines, *([f"Made by `{command}`."] if command else [])]) + "\n"
+    return write_page(lines, out, command)
 
 
 def _part(target: Language, found: Mapping[str, Any]) -> list[str]:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from adaptree.analysis.experiments import figures
+from adaptree.analysis.experiments.corpora import Corpus, one_file
 from adaptree.analysis.experiments.grid import Grid
-from adaptree.analysis.experiments.tasks import Task, whole
 
 TOPS = (1, 2, 3, 4)
 
 grid = Grid(
     title="Score and time against the layers trained",
     tasks=(
-        whole("sms_spam"),
-        Task("sst2", test="validation"),
-        Task("sick", test="test"),
-        whole("crowdflower_airline"),
-        whole("crowdflower_corporate_messaging"),
-        Task("mrpc", test="test"),
+        one_file("sms_spam"),
+        Corpus("sst2", test="validation"),
+        Corpus("sick", test="test"),
+        one_file("crowdflower_airline"),
+        one_file("crowdflower_corporate_messaging"),
+        Corpus("mrpc", test="test"),
     ),
     methods=(*(f"houlsby(size=64, layers=top:{k})" for k in TOPS), "houlsby:64"),
     reference="houlsby:64",

@@ -1,4 +1,4 @@
-"""Several comparisons as one: a column for each task, their mean, and what each method costs beside a reference."""
+"""Several comparisons as one table: a column per task, the mean, and each method's price beside a reference."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Row = dict[str, Any]
 
 
 def rows(results: Sequence[Result], reference: str) -> list[Row]:
-    """A row for each method that came through on every task; scores in points, seconds as a share of the reference's.
+    """Return one row per method that finished on every task: scores in points, time as a share of the reference's.
 
-    `behind` is by how many points it lies below the reference on each task.
+    `behind` is how many points it lies below the reference on each task.
     """
     names = [result["title"] for result in results]
     tables = [{row["label"]: row for row in result["methods"] if "scores" in row} for result in results]
@@ -54,7 +54,7 @@ def rows(results: Sequence[Result], reference: str) -> list[Row]:
 
 
 def tradeoff(made: Sequence[Row], path: Path, *, title: str, tasks: int) -> None:
-    """The mean over tasks against trained parameters, as a comparison draws one task."""
+    """Draw the mean over tasks against trained parameters, in the figure that `compare` draws of one task."""
     inside = [row for row in made if not row["outside"]]
     front = pareto([(row["trained"], row["mean"]) for row in inside])
     points = [
@@ -62,11 +62,11 @@ def tradeoff(made: Sequence[Row], path: Path, *, title: str, tasks: int) -> None
          "spread": None, "front": i in front, "hover": {}}
         for i, row in enumerate(inside)
     ]  # fmt: skip
-    named = {"full": "full fine-tuning", "tfidf": "TF-IDF"}
+    titles = {"full": "full fine-tuning", "tfidf": "TF-IDF"}
     lines = [
-        {"name": row["method"], "label": named[row["method"]], "mean": row["mean"] / 100}
+        {"name": row["method"], "label": titles[row["method"]], "mean": row["mean"] / 100}
         for row in made
-        if row["method"] in named
+        if row["method"] in titles
     ]
     metric = f"mean test score over {tasks} tasks"
     drawing.tradeoff(points, lines, path.parent, metric=metric, title=title, base=inside[0]["base"], page=False)
@@ -84,11 +84,10 @@ def write(
     reference: str,
     command: str,
     draw: Callable[[Sequence[Row], Path], None],
-    said: Sequence[str] = (),
 ) -> str:
-    """summary.json, table.md and figure.png in `out`; the answer is the page."""
+    """Write summary.json, table.md and figure.png into `out`; return the page."""
     made = rows(results, reference)
-    page = markdown(results, made, title=title, reference=reference, command=command, said=said)
+    page = markdown(results, made, title=title, reference=reference, command=command)
     write_json(out / "summary.json", {"title": title, "reference": reference, "methods": made, "command": command})
     with writing(out / "table.md"):
         (out / "table.md").write_text(page)
@@ -97,9 +96,8 @@ def write(
     return page
 
 
-def markdown(
-    results: Sequence[Result], made: Sequence[Row], *, title: str, reference: str, command: str, said: Sequence[str]
-) -> str:
+def markdown(results: Sequence[Result], made: Sequence[Row], *, title: str, reference: str, command: str) -> str:
+    """Return the page: a row per method, a column per task, the best of each in bold."""
     names = [result["title"] for result in results]
     shown = [f"{result['title']}, {result['metric']}" for result in results]
     best = {name: max((row["scores"][name] for row in made), default=0.0) for name in names}
@@ -117,7 +115,6 @@ def markdown(
     lines = [
         f"# {title}",
         "",
-        *said,
         "Test scores in points; settings were chosen on validation. "
         + (f"Means over seeds: {', '.join(several)}, ± their standard deviation"
            + ("; one seed elsewhere. " if len(several) < len(seeds) else ". ") if several else

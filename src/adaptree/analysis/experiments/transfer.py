@@ -1,8 +1,8 @@
 """Does `adaptree suggest` find the tasks that help? Its ranking beside what each source really brings to a target.
 
-Each task is a source, trained on rows that grow with the size of its dataset, and a target of few rows. What a source
-brings: the test accuracy of an adapter that is trained on top of the source's (`--on`) less that of one trained alone,
-and by how much less it is surprised by the test labels, which is finer where few rows leave most answers alike.
+Each task is a source, trained on rows that grow with the size of its dataset, and a target of few rows. The gain of a
+source is the test accuracy of an adapter that is trained on top of the source's (`--on`) minus that of one trained
+alone; and the same difference of their test losses, which is finer where few rows leave most predictions the same.
 """
 
 from __future__ import annotations
@@ -12,71 +12,80 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from adaptree.analysis.compare.files import read
 from adaptree.analysis.compare.files import write as write_json
-from adaptree.analysis.experiments import figures
-from adaptree.analysis.experiments.commands import trained
-from adaptree.analysis.experiments.tasks import Asked, Task, files, kept_page, named, rows_in, whole
-from adaptree.kinds import metrics
+from adaptree.analysis.experiments import commands, figures
+from adaptree.analysis.experiments.corpora import Corpus, count_lines, cut, one_file, write_lines
+from adaptree.analysis.experiments.setup import Setup, select, write_page
+from adaptree.kinds import bootstrap
+
+Array = np.ndarray[Any, Any]
 
 SHARE = 6
-"""A source is trained on so many times the square root of its dataset's rows: sizes differ as those of datasets do."""
+"""A source is trained on SHARE·√n of the n rows of its dataset, so that sources differ in size as datasets do."""
 FEW = 200
-"""Rows of a target, to train on."""
+"""Training rows of a target."""
 TEST = 500
 METHOD = "pfeiffer:48"
 EPOCHS = 6
+NOTHING = "nothing"
 OPTIONS = ("--method", METHOD, "--epochs", str(EPOCHS), "--max-length", "128", "--precision", "bf16")
 TASKS = (
-    Task("mnli", test="validation_matched"),
-    Task("qqp", test="validation_from_train"),
-    Task("sst2", test="validation"),
-    Task("qnli", test="validation"),
-    Task("rte", test="validation"),
-    Task("sick", test="test"),
-    Task("mrpc", test="test"),
-    whole("crowdflower_airline"),
-    whole("crowdflower_corporate_messaging"),
+    Corpus("mnli", test="validation_matched"),
+    Corpus("qqp", test="validation_from_train"),
+    Corpus("sst2", test="validation"),
+    Corpus("qnli", test="validation"),
+    Corpus("rte", test="validation"),
+    Corpus("sick", test="test"),
+    Corpus("mrpc", test="test"),
+    one_file("crowdflower_airline"),
+    one_file("crowdflower_corporate_messaging"),
 )
 
 
-def run(asked: Asked) -> str:
-    """Train what is missing, rank the sources for each target, and write the table."""
-    out, store = asked.out, asked.out / "store"
-    rows = {task.name: _rows(task, asked.data, out / "rows") for task in TASKS}
+def run(setup: Setup) -> str:
+    """Train what is missing, and rank the sources for each target; return the page."""
+    out, store = setup.out, setup.out / "store"
+    rows = {corpus.name: _rows(corpus, setup.data, out / "rows") for corpus in TASKS}
     for name, (source, _, test) in rows.items():
-        trained(out / "sources" / f"{name}.json", source, name, store, ["--test", test, *OPTIONS], asked,
-                train_rows=rows_in(source))  # fmt: skip
-    for target in named(asked.tasks, TASKS):
+        commands.train(out / "sources" / f"{name}.json", source, name, store, ["--test", test, *OPTIONS], setup,
+                       train_rows=count_lines(source))  # fmt: skip
+    for target in select(setup.tasks, TASKS):
         _, few, test = rows[target.name]
-        _ranked(target.name, few, store, asked)
-        for below in ("nothing", *(task.name for task in TASKS if task != target)):
-            on = () if below == "nothing" else ("--on", below)
+        _rank(target.name, few, store, setup)
+        for below in _sources(target.name):
+            on = () if below == NOTHING else ("--on", below)
             path = out / target.name / f"on-{below}.json"
-            trained(path, few, f"{target.name}-on/{below}", store, ["--test", test, *OPTIONS, *on], asked)
-        _surprised(target.name, test, store, asked)
-    return kept_page(table(out, asked.command), out)
+            commands.train(path, few, f"{target.name}-on/{below}", store, ["--test", test, *OPTIONS, *on], setup)
+        _losses(target.name, test, store, setup)
+    return table(out, setup.command)
 
 
-def _rows(task: Task, data: Path, out: Path) -> tuple[Path, Path, Path]:
-    """Rows for a source, others for a target, and those to test on; drawn with seed 0."""
-    train, test = files(task, data, out)
+def _sources(target: str) -> list[str]:
+    """Return what an adapter of the target is trained on top of: nothing, and each other task."""
+    return [NOTHING, *(corpus.name for corpus in TASKS if corpus.name != target)]
+
+
+def _rows(corpus: Corpus, data: Path, out: Path) -> tuple[Path, Path, Path]:
+    """Return the files of a corpus's rows as a source, as a target, and to test on, cut with seed 0."""
+    train, test = cut(corpus, data, out)
     lines = train.read_text().splitlines()
     random.Random(0).shuffle(lines)
     many = min(round(SHARE * math.sqrt(len(lines))), len(lines) - FEW)
-    parts = {"source": lines[FEW : FEW + many], "few": lines[:FEW], "test": test.read_text().splitlines()[:TEST]}
-    paths = [out / f"{task.name}-{part}.jsonl" for part in parts]
-    for path, some in zip(paths, parts.values(), strict=True):
-        path.write_text("".join(f"{line}\n" for line in some))
-    return paths[0], paths[1], paths[2]
+    return (
+        write_lines(out / f"{corpus.name}-source.jsonl", lines[FEW : FEW + many]),
+        write_lines(out / f"{corpus.name}-few.jsonl", lines[:FEW]),
+        write_lines(out / f"{corpus.name}-test.jsonl", test.read_text().splitlines()[:TEST]),
+    )
 
 
-def _ranked(target: str, few: Path, store: Path, asked: Asked) -> None:
-    """What `suggest` says of each source, kept."""
-    path = asked.out / target / "suggested.json"
+def _rank(target: str, few: Path, store: Path, setup: Setup) -> None:
+    """Keep the gain that `suggest` predicts for each source."""
+    path = setup.out / target / "suggested.json"
     if path.is_file():
         return
     from adaptree.analysis.suggest import ranking
@@ -87,89 +96,90 @@ def _ranked(target: str, few: Path, store: Path, asked: Asked) -> None:
 
     data = open_data(few)
     assert isinstance(data, Table)
-    sources = [task.name for task in TASKS if task.name != target]
-    found = ranking(data, sources, Store(store), base_of(asked.base, "cpu", asked.threads))
+    found = ranking(data, _sources(target)[1:], Store(store), base_of(setup.base, "cpu", setup.threads))
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, {"gains": [asdict(gain) for gain in found.gains]})
 
 
-def _surprised(target: str, test: Path, store: Path, asked: Asked) -> None:
-    """The mean of -log p of the right label, in nats, for each adapter of a target, kept."""
-    path = asked.out / target / "losses.json"
+def _losses(target: str, test: Path, store: Path, setup: Setup) -> None:
+    """Keep the mean of -log p of the right label, in nats, for each adapter of a target."""
+    path = setup.out / target / "losses.json"
     if path.is_file():
         return
-    from adaptree.api import predict_rows
+    from adaptree import api
     from adaptree.models.opening import base_of
     from adaptree.tasks.store import Store
 
-    asked.on_event({"event": "note", "text": f"{target}, losses"})
-    base, tasks = base_of(asked.base, "cpu", asked.threads), Store(store)
+    setup.on_event({"event": "note", "text": f"{target}, losses"})
+    base, tasks = base_of(setup.base, "cpu", setup.threads), Store(store)
     found = {}
-    for below in ("nothing", *(task.name for task in TASKS if task.name != target)):
-        answers = predict_rows(base.bind(tasks[f"{target}-on/{below}"]), test)
-        right = [answer.scores.get(str(row["label"]), 0.0) for row, answer in answers]
+    for below in _sources(target):
+        predictions = api.predict_rows(base.bind(tasks[f"{target}-on/{below}"]), test)
+        right = [prediction.scores.get(str(row["label"]), 0.0) for row, prediction in predictions]
         found[below] = float(-np.log(np.maximum(right, 1e-9)).mean())
     write_json(path, found)
 
 
-def spearman(first: Sequence[float], second: Sequence[float]) -> float:
-    """The rank correlation of two rows of numbers."""
-    return metrics.score("regress", np.asarray(first, dtype=float), np.asarray(second, dtype=float))["spearman"]
-
-
 def measured(out: Path) -> dict[str, dict[str, dict[str, float]]]:
-    """By target and source: what it really brings in points and in nats, what the probe says, and its rows."""
+    """Return by target and source: the true gain in points and in nats, the probe's gain, and the source's rows."""
     found: dict[str, dict[str, dict[str, float]]] = {}
     for target in TASKS:
         folder = out / target.name
-        alone, told, losses = (read(folder / f"{name}.json") for name in ("on-nothing", "suggested", "losses"))
-        if not alone or not told or not losses:
+        alone, suggested, losses = (read(folder / f"{name}.json") for name in (f"on-{NOTHING}", "suggested", "losses"))
+        if not alone or not suggested or not losses:
             continue
-        probe = {gain["task"]: gain["gain"] for gain in told["gains"]}
+        probe = {gain["task"]: gain["gain"] for gain in suggested["gains"]}
         for source in TASKS:
             pair = read(folder / f"on-{source.name}.json")
             if pair and source.name in probe:
                 found.setdefault(target.name, {})[source.name] = {
                     "gain": 100 * (pair["metrics"]["test"]["accuracy"] - alone["metrics"]["test"]["accuracy"]),
-                    "nats": losses["nothing"] - losses[source.name],
+                    "nats": losses[NOTHING] - losses[source.name],
                     "probe": probe[source.name],
                     "rows": read(out / "sources" / f"{source.name}.json")["train_rows"],
                 }
     return {target: pairs for target, pairs in found.items() if len(pairs) == len(TASKS) - 1}
 
 
-def correlations(found: Mapping[str, Mapping[str, Mapping[str, float]]], gain: str = "gain") -> dict[str, list[float]]:
-    """The rank correlation with the real gain, one for each target, by who ranks."""
+Pairs = Mapping[str, Mapping[str, float]]
+"""By source: gain, nats, probe, rows."""
+
+
+def correlations(found: Mapping[str, Pairs], gain: str = "gain") -> dict[str, list[float]]:
+    """Return Spearman's correlation of two rankings, by suggest and by size, with the true gain: one per target."""
     return {
-        who: [
-            spearman([pair[by] for pair in pairs.values()], [pair[gain] for pair in pairs.values()])
-            for pairs in found.values()
-        ]
-        for who, by in (("suggest", "probe"), ("by size", "rows"))
+        ranking: [_spearman(_column(pairs, by), _column(pairs, gain))[0] for pairs in found.values()]
+        for ranking, by in (("suggest", "probe"), ("by size", "rows"))
     }
 
 
-def chance(
-    found: Mapping[str, Mapping[str, Mapping[str, float]]], gain: str = "gain", draws: int = 2000
-) -> tuple[float, float]:
-    """Between what values the mean rank correlation of random rankings lies, 95 times of 100."""
+def chance(found: Mapping[str, Pairs], gain: str = "gain", resamples: int = 2000) -> tuple[float, float]:
+    """Return the 2.5 % and 97.5 % quantiles of the mean rank correlation of random rankings."""
     rng = np.random.default_rng(0)
-    means = np.mean(
-        [
-            [
-                spearman(rng.permutation(len(pairs)).tolist(), [pair[gain] for pair in pairs.values()])
-                for _ in range(draws)
-            ]
-            for pairs in found.values()
-        ],
-        axis=0,
-    )
-    low, high = np.quantile(means, [0.025, 0.975])
+    by_target = []
+    for pairs in found.values():
+        random_rankings = [rng.permutation(len(pairs)) for _ in range(resamples)]
+        by_target.append(_spearman(np.array(random_rankings), _column(pairs, gain)))
+    low, high = np.quantile(np.mean(by_target, axis=0), [0.025, 0.975])
     return float(low), float(high)
 
 
+def _column(pairs: Pairs, key: str) -> Array:
+    return np.array([pair[key] for pair in pairs.values()], dtype=float)
+
+
+def _spearman(rankings: Array, values: Array) -> Array:
+    """Return Spearman's correlation of each ranking (the last axis) with the values; 0 where either is constant."""
+    from scipy.stats import rankdata
+
+    x, y = (rankdata(each, axis=-1) for each in (np.atleast_2d(rankings), values))
+    x, y = (each - each.mean(-1, keepdims=True) for each in (x, y))
+    norms = np.sqrt((x**2).sum(-1) * (y**2).sum())
+    return np.asarray((x @ y) / np.where(norms == 0, 1.0, norms))
+
+
 def table(out: Path, command: str) -> str:
-    """Every target whose pairs are all there."""
+    """Write the page over the targets that are done, and the figure; return the page."""
     lines = [
         "# Does `suggest` find the tasks that help?",
         "",
@@ -216,28 +226,28 @@ def table(out: Path, command: str) -> str:
         ]
         figures.transfer(found, out / "gains.png")
         write_json(out / "summary.json", {"pairs": found, "correlations": ranks, "chance": random_})
-    return "\n".join([*lines, *([f"Made by `{command}`."] if command else [])]) + "\n"
+    return write_page(lines, out, command)
 
 
 def _alone(out: Path, found: Iterable[str]) -> str:
-    """The test accuracy of a task's adapter of many rows, and of the one of few."""
-    told = []
+    """Return each task's test accuracy, trained on the many rows of a source and on the few of a target."""
+    parts = []
     for name in found:
-        source, few = read(out / "sources" / f"{name}.json"), read(out / name / "on-nothing.json")
+        source, few = read(out / "sources" / f"{name}.json"), read(out / name / f"on-{NOTHING}.json")
         many, less = (100 * cell["metrics"]["test"]["accuracy"] for cell in (source, few))
-        told.append(f"{name} {many:.1f} ({source['train_rows']:,} rows), {less:.1f}")
-    return "; ".join(told)
+        parts.append(f"{name} {many:.1f} ({source['train_rows']:,} rows), {less:.1f}")
+    return "; ".join(parts)
 
 
 def _chosen(pairs: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """The best source, and those that suggest and size put first."""
+    """Return the best source, and those that suggest and size rank first."""
     return [max(pairs, key=lambda name: pairs[name][by]) for by in ("nats", "probe", "rows")]
 
 
 def _best(pairs: Mapping[str, Mapping[str, float]]) -> str:
-    told = [f"{pairs[name]['nats']:+.3f} ({pairs[name]['gain']:+.1f}), {name}" for name in _chosen(pairs)]
+    cells = [f"{pairs[name]['nats']:+.3f} ({pairs[name]['gain']:+.1f}), {name}" for name in _chosen(pairs)]
     nats, points = (np.mean([pair[gain] for pair in pairs.values()]) for gain in ("nats", "gain"))
-    return " | ".join([*told, f"{nats:+.3f} ({points:+.1f})"])
+    return " | ".join([*cells, f"{nats:+.3f} ({points:+.1f})"])
 
 
 def _means(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
@@ -250,6 +260,6 @@ def _means(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
 
 
 def _interval(values: Sequence[float]) -> str:
-    drawn = np.random.default_rng(0).choice(np.asarray(values), (2000, len(values))).mean(1)
-    low, high = np.quantile(drawn, [0.025, 0.975])
+    sums = np.asarray(values)[:, None]
+    low, high = bootstrap.intervals(sums, lambda totals: {"mean": totals[:, 0] / len(sums)}, resamples=2000)["mean"]
     return f"({low:+.2f} to {high:+.2f})"

@@ -1,4 +1,4 @@
-"""Which stored tasks help a new one: ranked by a linear probe on what each makes of the new task's texts."""
+"""Which stored tasks help a new one: ranked by a linear probe on the vectors that each makes of the new texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""How much more of some labels a short linear probe explains with a task's adapters than with the bare base."""
+"""A linear probe: how much more of the labels' variance a task's vectors explain than the bare base's.
+
+Each text is one vector, pooled from the base's last layer with a task's adapters in it. Ridge regression predicts the
+labels from the vectors, cross-validated; the gain of a task is its explained variance minus that of the bare base.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adaptree import compose
-from adaptree.api import Event
 from adaptree.compose import Parts, Tasks
 from adaptree.core import ridge
 from adaptree.data.table import Table
 from adaptree.errors import AdaptreeError, DataError
 from adaptree.kinds import bootstrap
-from adaptree.tasks.task import NEEDS, Task
+from adaptree.tasks.record import NEEDS
+from adaptree.tasks.task import Task
 from adaptree.training.settings import Settings
 
 if TYPE_CHECKING:
@@ -26,35 +30,38 @@ if TYPE_CHECKING:
     from adaptree.models.base import Base
 
 Array = np.ndarray[Any, Any]
+Event = dict[str, Any]
 
 FOLDS = 5
 FEWEST = 20
-"""Rows below which nothing can be said."""
+"""Texts that a probe needs at least."""
 START, PER_LABEL, STEP = 50, 8, 3
-"""All tasks are tried on so many rows at least, and on so many for each label; a third of them on three times more."""
+"""Successive halving: the first stage has at least START rows and PER_LABEL per label; each next has STEP times as many
+rows and a STEP-th of the tasks."""
 CLEAR, LIKELY, UNSURE, NO = "clear", "likely", "unsure", "no"
 
 
 @dataclass(frozen=True)
 class Gain:
-    """How much more of the labels a probe explains with a task's adapters than with the bare base."""
+    """How much more of the labels' variance a probe explains with a task's adapters than with the bare base."""
 
     task: str
     gain: float
-    """What the probe explains of the labels' variance on rows that it has not seen, less what `bare` is."""
+    """The explained share of the variance on held-out rows, minus `bare`."""
     low: float
     high: float
     """The 95 % interval over the rows."""
     sure: str
-    """clear: above zero even counting how many tasks were tried; likely: its interval is; unsure; no: it is below."""
+    """clear: above zero, corrected for the number of tasks tried; likely: the interval is above zero; unsure: it holds
+    zero; no: it is below."""
     bare: float
-    """What the same probe explains on the bare base."""
+    """The share that the probe explains on the bare base."""
     rows: int
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Tasks by what they help, the best first; those that were tried on more rows come before the others."""
+    """Tasks by gain, the best first; those that were tried on more rows come before the others."""
 
     gains: list[Gain]
     skipped: dict[str, str] = field(default_factory=dict)
@@ -72,10 +79,10 @@ def ranking(
     seed: int = 0,
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> Ranking:
-    """The gain of each of some tasks on a sample of a table's rows.
+    """Return the gains of some tasks on a sample of a table's rows.
 
-    With `top`, successive halving: all are tried on few rows, the better third on three times as many, and so on; at
-    least twice as many as `top` come to the end. Without it all of them see all of the sample.
+    With `top`, by successive halving: all are tried on few rows, the best third on three times as many, and so on; at
+    least 2·`top` reach the last stage. Without it every task is tried on the whole sample.
     """
     probe = _Probe(table, base, rows, seed)
     adapted: dict[str, Array] = {}
@@ -99,7 +106,7 @@ def ranking(
                 skipped[name] = error.what if isinstance(error, AdaptreeError) else f"lacks the weight {error}"
                 continue
             if not np.isfinite(adapted[name]).all():
-                skipped[name] = "makes vectors of these texts that are no numbers"
+                skipped[name] = "makes vectors of these texts that are not finite"
                 continue
             found.append(probe.gain(name, adapted[name], tried))
             on_event({"event": "probe", "number": number, "tasks": len(left), **asdict(found[-1])})
@@ -113,7 +120,7 @@ def ranking(
 
 
 class _Probe:
-    """A sample of a table, encoded once, and what a ridge regression explains of its labels."""
+    """A sample of a table, encoded once, with the ridge regression that predicts its labels from vectors."""
 
     def __init__(self, table: Table, base: Base, rows: int, seed: int) -> None:
         self.base, self.seed = base, seed
@@ -130,7 +137,7 @@ class _Probe:
         self._base_vectors: Array | None = None
 
     def stages(self, tasks: int, top: int | None) -> list[int]:
-        """How many rows are looked at, time after time."""
+        """Return the number of rows of each stage, ascending."""
         found = [self.rows]
         if top is not None and tasks > 2 * top:
             least = max(START, PER_LABEL * self.labels)
@@ -140,15 +147,15 @@ class _Probe:
         return found
 
     def vectors(self, parts: Parts, before: Array | None, count: int) -> Array:
-        """(count, width): the sample's first texts under some methods; those `before` are known already."""
+        """Return the vectors of the sample's first `count` texts, (count, width), of which `before` has the first."""
         start = 0 if before is None else len(before)
         fresh = vectors(self.base, self._encoded[start:count], parts)
         return fresh if before is None else np.concatenate([before, fresh])
 
     def gain(self, name: str, adapted: Array, tried: int) -> Gain:
-        """A task's, from the vectors of the first texts."""
+        """Return the gain of a task from its vectors of the first texts; `tried` is how many tasks are compared."""
         n = len(adapted)
-        null, bare, error = self._nothing(n), self._without(n), self._errors(adapted)
+        null, bare, error = self._errors_of_mean(n), self._errors_of_base(n), self._errors(adapted)
         total = null.sum() or 1.0
         better = bare - error
         gain, spread = float(better.sum() / total), float(better.std() * np.sqrt(n) / total)
@@ -160,15 +167,16 @@ class _Probe:
         return Gain(name, gain, low, high, _sure(gain, low, high, spread, tried), float(1 - bare.sum() / total), n)
 
     def _errors(self, x: Array) -> Array:
+        """Return the squared error of each text, predicted from the other folds."""
         n = len(x)
         return np.asarray(((self._y[:n] - ridge.held_out(x, self._y[:n], self._folds[:n])) ** 2).sum(1))
 
-    def _nothing(self, n: int) -> Array:
-        """The errors of the other folds' mean."""
+    def _errors_of_mean(self, n: int) -> Array:
+        """Return the errors of predicting the mean of the other folds."""
         return self._errors(np.zeros((n, 1)))
 
-    def _without(self, n: int) -> Array:
-        """The errors on the bare base."""
+    def _errors_of_base(self, n: int) -> Array:
+        """Return the errors on the vectors of the bare base."""
         if n not in self._bare:
             self._base_vectors = self.vectors((), self._base_vectors, n)
             self._bare[n] = self._errors(self._base_vectors)
@@ -176,7 +184,7 @@ class _Probe:
 
 
 def vectors(base: Base, rows: Sequence[Encoding], parts: Parts) -> Array:
-    """(n, width): encoded texts as the base pools them under some methods; without any, under no task."""
+    """Return the pooled vectors of encoded texts, (n, width), with some methods in the base, or with none."""
     import torch
 
     from adaptree.data.batch import group
@@ -198,7 +206,7 @@ def vectors(base: Base, rows: Sequence[Encoding], parts: Parts) -> Array:
 
 
 def _sample(table: Table, rows: int, seed: int) -> tuple[Array, Array]:
-    """Rows of different texts in an order of which any beginning has its share of each label; and their folds."""
+    """Return rows of distinct texts, ordered so that every prefix is stratified by label, and their folds."""
     _, first = np.unique(table.keys, return_index=True)
     shuffled = np.random.default_rng(seed).permutation(first)
     strata = table.strata()[shuffled]
@@ -213,11 +221,13 @@ def _sample(table: Table, rows: int, seed: int) -> tuple[Array, Array]:
 
 
 def _standardised(values: Array) -> Array:
+    """Return the values with mean 0 and standard deviation 1."""
     values = values.astype(np.float64)
     return np.asarray((values - values.mean()) / (values.std() or 1.0))
 
 
 def _sure(gain: float, low: float, high: float, spread: float, tried: int) -> str:
+    """Return how sure a gain is (`Gain.sure`); CLEAR is a z-test with Bonferroni's correction."""
     if high < 0:
         return NO
     if low <= 0:
@@ -226,7 +236,7 @@ def _sure(gain: float, low: float, high: float, spread: float, tried: int) -> st
 
 
 def _key(task: Task) -> str:
-    """The same for tasks with the same adapters, which a joint training makes."""
+    """Return a digest of a task's adapters without its head: joint training makes tasks with the same adapters."""
     digest = hashlib.sha256(repr((task.record.method, task.record.extra.get(NEEDS))).encode())
     for name, tensor in sorted(task.weights.items()):
         if not name.startswith("head."):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adaptree.analysis.suggest.probe import CLEAR, FEWEST, LIKELY, Gain, ranking
-from adaptree.api import Event, Source
+from adaptree.analysis.suggest.probe import CLEAR, FEWEST, LIKELY, Event, Gain, ranking
+from adaptree.data.read import Source
 from adaptree.data.source import kind_of, open_data
 from adaptree.data.stem import stem
 from adaptree.data.table import Table
@@ -19,8 +19,8 @@ from adaptree.errors import AdaptreeError, TaskNotFound, UsageError
 from adaptree.methods import Method, parse
 from adaptree.methods.fusion import apart, unfit
 from adaptree.models.opening import base_of
-from adaptree.tasks.places import bases_of
-from adaptree.tasks.task import MADE_OF, ON, Record, read_record, seen
+from adaptree.tasks.record import MADE_OF, ON, Record, read_record
+from adaptree.tasks.runs import bases_of
 
 if TYPE_CHECKING:
     from adaptree.models.base import Base
@@ -29,28 +29,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Suggestion:
-    """What `adaptree suggest` tells."""
+    """What `adaptree suggest` found: the stored tasks by gain, what to fuse, and the command to run next."""
 
     data: str
     base: str
     rows: int
     gains: list[Gain]
     unfusable: dict[str, str]
-    """Why a task cannot be fused."""
+    """By task, why it cannot be fused."""
     skipped: dict[str, str]
     fuse: list[str]
-    """What to fuse, the best first; nothing where there are not two that help."""
+    """Tasks to fuse, the best first; empty if fewer than two help."""
     command: str
-    """What to run next: the fuse; where there are not two to fuse, the training of an adapter for this data."""
+    """The command that fuses them; if there are none, the one that trains an adapter on this data."""
 
     @property
     def helpful(self) -> list[Gain]:
-        """Those that help for sure."""
+        """The gains whose interval is above zero."""
         return [gain for gain in self.gains if gain.sure in (CLEAR, LIKELY)]
 
     @property
     def verdict(self) -> str:
-        """What came out, in a sentence."""
+        """The result in one sentence."""
         tried = f"{len(self.gains)} task{'s' * (len(self.gains) != 1)}"
         bare = f"the bare base explains {self.gains[0].bare:.3f} of the labels in {self.gains[0].rows:,} rows"
         if self.helpful:
@@ -60,7 +60,7 @@ class Suggestion:
         return f"None of {tried} beats the bare base; {bare}."
 
     def to_dict(self) -> dict[str, Any]:
-        """As `--format json` prints it."""
+        """Return what `--format json` prints."""
         rows = [{**asdict(gain), "fusable": gain.task not in self.unfusable} for gain in self.gains]
         return {
             "data": self.data, "base": self.base, "rows": self.rows, "verdict": self.verdict, "tasks": rows,
@@ -87,9 +87,9 @@ def suggest(
     allow_pickle: bool = False,
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> Suggestion:
-    """Rank the stored tasks by how much they help to learn these labels, and say what to fuse.
+    """Rank the stored tasks by how much they help to learn these labels; return the ranking and what to fuse.
 
-    At most `rows` of the data are looked at, and the `top` best go into the command.
+    At most `rows` rows of the data are used, and the `top` best tasks go into the command.
     """
     from adaptree.tasks.store import Store
 
@@ -124,7 +124,7 @@ def suggest(
     options["--encoding"] = encoding if encoding != "utf-8" else None
     more = [word for option, value in options.items() if value is not None for word in (option, value)]
     trust = {"--trust-remote-code": trust_remote_code, "--allow-pickle": allow_pickle}
-    more += [option for option, given in trust.items() if given]
+    more += [option for option, on in trust.items() if on]
     file = str(data) if isinstance(data, str | Path) else "DATA"
     if len(chosen) > 1:
         begin = f'adaptree compose "fuse({", ".join(chosen)})"'
@@ -144,7 +144,7 @@ def suggest(
 
 
 def _fitting(store: Store, base: Base, table: Table) -> tuple[dict[str, Record], dict[str, str], dict[str, Record]]:
-    """The tasks to try, why others are not, and those that were trained on this very data."""
+    """Return the tasks to try, why others are skipped, and those of them that were trained on this data."""
     fitting: dict[str, Record] = {}
     skipped: dict[str, str] = {}
     own: dict[str, Record] = {}
@@ -162,7 +162,7 @@ def _fitting(store: Store, base: Base, table: Table) -> tuple[dict[str, Record],
         elif record.data.get("digest") == table.digest:
             own[name] = record
             skipped[name] = "was trained on this very data, and knows its answers"
-        elif saw := seen(record).get(table.digest):
+        elif saw := record.learned_from.get(table.digest):
             skipped[name] = f"was trained together with '{saw}', or made of it, which is of this very data"
         else:
             fitting[name] = record
@@ -170,6 +170,7 @@ def _fitting(store: Store, base: Base, table: Table) -> tuple[dict[str, Record],
 
 
 def _unfusable(record: Record) -> str:
+    """Return why a task cannot be fused; empty if it can."""
     if why := unfit(parse(record.method)):
         return why
     return f"was trained on {record.extra[ON]}, which it would lack" if record.extra.get(ON) else ""
@@ -179,7 +180,7 @@ def _chosen(
     gains: Sequence[Gain], own: Mapping[str, Record], records: Mapping[str, Record], unfusable: Mapping[str, str],
     base: Base, top: int,
 ) -> list[str]:  # fmt: skip
-    """What to fuse: the best that help for sure, else those that may; and the data's own task, as the paper has it."""
+    """Return what to fuse: those that surely help, else those that may, and the data's own task as in the paper."""
     fusable = [gain for gain in gains if gain.gain > 0 and gain.task not in unfusable]
     sure = [gain.task for gain in fusable if gain.sure in (CLEAR, LIKELY)]
     helping = sure or [gain.task for gain in fusable]
@@ -197,7 +198,7 @@ def _chosen(
 
 
 def _elsewhere(store: Store, base: Base) -> str:
-    """Another base that stored tasks are of, as this machine finds it; nothing where there is none."""
+    """Return where this machine has another base that stored tasks were trained on; empty if there is none."""
     known = bases_of(store)
     for name in store:
         try:
@@ -210,11 +211,12 @@ def _elsewhere(store: Store, base: Base) -> str:
 
 
 def _alone(data: str, name: str, base: Base) -> list[str]:
-    """The words of the command that trains the data by itself, on the same base."""
+    """Return the words of the command that trains an adapter on the data alone, on the same base."""
     there = [] if base.name == "minilm" else ["--base", base.location]
     return ["adaptree", "train", data, "--name", name, "--method", "pfeiffer", *there]
 
 
 def _reasons(skipped: Mapping[str, str]) -> str:
-    told = [f"'{name}' {why}" for name, why in list(skipped.items())[:3]]
-    return "; ".join(told) + (f"; and {len(skipped) - 3} more" if len(skipped) > 3 else "")
+    """Return why the first three tasks were skipped, and how many more were."""
+    first = [f"'{name}' {why}" for name, why in list(skipped.items())[:3]]
+    return "; ".join(first) + (f"; and {len(skipped) - 3} more" if len(skipped) > 3 else "")

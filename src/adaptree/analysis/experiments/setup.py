@@ -1,0 +1,52 @@
+"""What every experiment is given, and how it ends: with a page that is kept as OUT/table.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from adaptree.analysis.compare.files import writing
+from adaptree.errors import UsageError, near
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Where the datasets are, where the results go, and how much of an experiment to run."""
+
+    data: Path
+    out: Path
+    tasks: Sequence[str] = ()
+    """Only these; all if empty."""
+    seeds: int | None = None
+    """None: the experiment's own number."""
+    base: str | Path = "minilm"
+    threads: int | None = None
+    command: str = ""
+    on_event: Callable[[dict[str, Any]], None] = lambda event: None
+
+
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+T = TypeVar("T", bound=Named)
+
+
+def select(names: Sequence[str], items: Sequence[T]) -> list[T]:
+    """Return the items of these names, or all if there are no names; raise UsageError for one that is unknown."""
+    known = {item.name: item for item in items}
+    for name in names:
+        if name not in known:
+            raise UsageError(f"no task '{name}' in this experiment.", hint=near(name, known) or ", ".join(known))
+    return [known[name] for name in names] if names else list(items)
+
+
+def write_page(lines: Sequence[str], out: Path, command: str) -> str:
+    """Write a page, with the command that makes it, as OUT/table.md; return it."""
+    page = "\n".join([*lines, *([f"Made by `{command}`."] if command else [])]) + "\n"
+    with writing(out / "table.md"):
+        (out / "table.md").write_text(page)
+    return page

@@ -1,0 +1,46 @@
+"""Files that survive a crash: synced to disk, and the error for a place that cannot be written."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from adaptree.errors import StoreError
+
+TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR})
+"""Error numbers of a rename onto something that exists."""
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """Write a file that does not exist yet, and sync it."""
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in this folder survive a power cut (Windows has no such call)."""
+    if os.name == "nt":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def cannot_write(path: Path, error: OSError) -> StoreError:
+    """Return the error for a place that cannot be written, with the system's reason and what to do about it."""
+    first = {
+        errno.ENOSPC: "Free some space",
+        errno.EDQUOT: "Free some of your quota",
+        errno.EACCES: "Make the folder writable",
+        errno.EPERM: "Make the folder writable",
+        errno.EROFS: "Make the folder writable",
+    }.get(error.errno or 0, "Check that it is a folder on a working disk")
+    return StoreError(
+        f"cannot write {path}: {error.strerror or error}. Nothing was changed.",
+        hint=f"{first}, or choose another (--store DIR, or ADAPTREE_STORE).",
+    )

@@ -1,0 +1,192 @@
+"""The record of a task: everything about it but its tensors, kept as `task.json` with a checksum over itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from adaptree.errors import StoreError, TaskCorrupt, TaskNotFound
+
+FORMAT = 1
+RECORD, TENSORS = "task.json", "task.safetensors"
+
+# The parents of a task: keys of its record's `extra`. A composition is kept as text, each name with its version; a task
+# without parents has none of these keys.
+ON = "on"
+"""The composition below the task: it was trained on top of it, and runs on top of it."""
+FUSES = "fuses"
+"""The composition fuse(…) that the task was trained as: it attends over these tasks' adapters."""
+NEEDS = "needs"
+"""{reference: digest of its tensors} of every task that ON and FUSES name: without them the task cannot run."""
+MADE_OF = "made_of"
+"""The composition that the task's own weights were computed from: average(…), drop(…), stack(…)."""
+SAW = "saw"
+"""{digest: task} of the data that the weights have learned from through parents, or in joint training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """Everything about a task but its tensors, as plain values that JSON can hold."""
+
+    format: int = FORMAT
+    name: str
+    version: int = 0
+    """0 until a store gives it one."""
+    kind: str
+    """'classify', 'tag', … (docs/kinds.md), or 'attached' for a task taken from a user's own Hugging Face model."""
+    labels: list[str | int] = field(default_factory=list)
+    method: str
+    base: dict[str, Any]
+    """name, fingerprint, architecture"""
+    pooling: str = ""
+    max_length: int = 0
+    columns: dict[str, Any] = field(default_factory=dict)
+    """which columns were read, by role: text, pair and label, or those of the kind's files"""
+    data: dict[str, Any] = field(default_factory=dict)
+    """name, digest, rows, train, validation, test, truncated, left_out; label_counts where known"""
+    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+    """by part: validation, test"""
+    intervals: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    """95 % [low, high], by part like the metrics"""
+    baselines: dict[str, dict[str, float]] = field(default_factory=dict)
+    """majority, tfidf; scored on the test part, or on validation where there is no test"""
+    parameters: dict[str, int] = field(default_factory=dict)
+    """adapters, norms, head, trained, base, base_without_embeddings"""
+    trained_percent: float = 0.0
+    seconds: float = 0.0
+    seed: int = 0
+    settings: dict[str, Any] = field(default_factory=dict)
+    """epochs, lr, batch_size, …"""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    examples: list[dict[str, Any]] = field(default_factory=list)
+    probe: dict[str, Any] = field(default_factory=dict)
+    """inputs, and how their logits were computed"""
+    versions: dict[str, str] = field(default_factory=dict)
+    """adaptree, python, torch, transformers; filled when saved"""
+    created: str = ""
+    """ISO 8601, UTC; filled when saved"""
+    digest: str = ""
+    """sha256 of task.safetensors; filled when saved"""
+    file_bytes: int = 0
+    """size of task.safetensors; filled when saved"""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """what the kind keeps; the parents (ON, FUSES, NEEDS, MADE_OF, SAW); `insight`, the card's error analysis"""
+
+    @property
+    def reference(self) -> str:
+        """'reviews@3', or the bare name before it is stored."""
+        return f"{self.name}@{self.version}" if self.version else self.name
+
+    @property
+    def learned_from(self) -> dict[str, str]:
+        """{digest: task} of all data that the weights have learned from: the task's own and SAW."""
+        digest = self.data.get("digest")
+        return {**self.extra.get(SAW, {}), **({digest: self.reference} if digest else {})}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as JSON values, with a checksum over all of them."""
+        values = {item.name: _plain(getattr(self, item.name)) for item in dataclasses.fields(self)}
+        return {**values, "checksum": checksum(values)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any], *, called: str = "") -> Record:
+        """Return the record that `to_json` wrote; ignore keys that this version does not know.
+
+        `called` is the task's name in errors.
+        """
+        called = called or str(values.get("name", "?"))
+        found = values.get("format")
+        if isinstance(found, int) and found > FORMAT:
+            raise StoreError(
+                f"task '{called}' is written in format {found}; this adaptree reads up to {FORMAT}.",
+                hint="pip install --upgrade adaptree",
+            )
+        if values.get("checksum") != checksum({key: value for key, value in values.items() if key != "checksum"}):
+            raise corrupt(called, RECORD, "its checksum does not match")
+        known: dict[str, Any] = {}
+        for item in dataclasses.fields(cls):
+            value = values.get(item.name)
+            if value is not None:
+                if not _has_type(value, str(item.type)):
+                    raise corrupt(called, RECORD, f"'{item.name}' has the wrong type")
+                known[item.name] = value
+        if missing := [name for name in ("format", "name", "kind", "method", "base") if name not in known]:
+            raise corrupt(called, RECORD, f"'{missing[0]}' is missing")
+        return cls(**known)
+
+
+def read_record(folder: Path, *, called: str) -> Record:
+    """Read the record in a task's folder and verify its checksum; `called` is the task's name in errors."""
+    try:
+        values = json.loads(read_file(folder, RECORD, called))
+    except (ValueError, RecursionError) as error:
+        raise corrupt(called, RECORD, f"broken JSON ({error})") from error
+    if not isinstance(values, dict):
+        raise corrupt(called, RECORD, "not a record")
+    return Record.from_json(values, called=called)
+
+
+def read_file(folder: Path, name: str, called: str) -> bytes:
+    """Read one of a task's files; raise the error that says which is missing."""
+    try:
+        return (folder / name).read_bytes()
+    except FileNotFoundError as error:
+        if folder.is_dir():
+            raise corrupt(called, name, "the file is missing") from error
+        raise TaskNotFound(f"no task in {folder}: there is no such folder.", hint="adaptree list") from error
+    except OSError as error:
+        raise StoreError(f"cannot read {folder / name}: {error.strerror or error}.",
+                         hint="Make the file readable.") from error  # fmt: skip
+
+
+def corrupt(called: str, file: str, why: str) -> TaskCorrupt:
+    """Return the error for a damaged file of a task; `called` has a version if the task is in a store."""
+    remove = f"remove it (adaptree remove {called})" if "@" in called else "remove the folder"
+    return TaskCorrupt(
+        f"task '{called}' is damaged: {file}: {why}.",
+        hint=f"Restore the file from a copy, or {remove} and train again.",
+    )
+
+
+def checksum(values: Mapping[str, Any]) -> str:
+    """Return the sha256 of a record's JSON values, in one canonical spelling."""
+    canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode("ascii")).hexdigest()
+
+
+def installed() -> dict[str, str]:
+    """Return the versions of Python and of the packages that train tasks, without importing them."""
+    found = {"python": platform.python_version()}
+    for package in ("adaptree", "torch", "transformers"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def _has_type(value: Any, annotation: str) -> bool:
+    """Whether a JSON value has the outer type of a field: 'dict[…]', 'list[…]', 'str', 'int' or 'float'."""
+    types: dict[str, tuple[type, ...]] = {
+        "dict": (dict,), "list": (list,), "str": (str,), "int": (int,), "float": (int, float),
+    }  # fmt: skip
+    return isinstance(value, types[annotation.partition("[")[0]])
+
+
+def _plain(value: Any) -> Any:
+    """Return the value as JSON holds it: numpy and torch scalars as numbers, NaN and infinity as null."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
