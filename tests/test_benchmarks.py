@@ -312,7 +312,7 @@ def test_tables_have_titles_of_their_own() -> None:
 
 def test_memory_is_measured_in_runs_that_are_not_timed() -> None:
     tables = [table for name in run.names() for table in run.row(name).tables(runs.FULL)]
-    memory = [table for table in tables if table.example == "MB"]
+    memory = [table for table in tables if table.unit == "MB"]
     timed = {each.key for table in tables if table not in memory for each in table.runs}
     assert len(memory) == 2
     assert not timed & {each.key for table in memory for each in table.runs}
