@@ -119,10 +119,7 @@ def main() -> None:
     with measured.phase("tokenise"):
         texts, labels = read(options.train)
         held, wanted = read(options.validation)
-        rows, held_rows = (
-            encode(options.base, texts, options.max_length),
-            encode(options.base, held, options.max_length),
-        )
+        rows, held_rows = (encode(options.base, some, options.max_length) for some in (texts, held))
     targets, shuffle, step = torch.tensor(labels), random.Random(options.seed), 0
     for _ in range(options.epochs):
         began = time.monotonic()

@@ -32,9 +32,9 @@ def main() -> None:
     with measured.phase("train, with evaluation and saving"):
         bound = at.train(
             options.train, validation=options.validation, base=base, method=_method(options), store=store, name="task",
-            fast=options.fast, search=options.search or None, epochs=options.epochs, patience=options.epochs, lr=options.lr,
-            batch_size=options.batch, max_length=options.max_length, trunk=options.trunk, seed=options.seed, baselines=False,
-            on_event=watch,
+            fast=options.fast, search=options.search or None, epochs=options.epochs, patience=options.epochs,
+            lr=options.lr, batch_size=options.batch, max_length=options.max_length, trunk=options.trunk,
+            seed=options.seed, baselines=False, on_event=watch,
         )  # fmt: skip
     measured.say(bytes=weight(store.path_of("task")), trained=bound.task.record.parameters["trained"])
 
