@@ -117,11 +117,11 @@ class Machine:
                 "PYTHONPATH": "",
             }
             environment.pop("PYTHONDONTWRITEBYTECODE", None)  # a user's second start compiles nothing
-            with (Path(folder) / "said").open("w+") as said, (Path(folder) / "errors").open("w+") as errors:
+            with (Path(folder) / "output").open("w+") as output, (Path(folder) / "errors").open("w+") as errors:
                 began = time.monotonic()
                 environment["BENCH_STARTED"] = repr(began)
                 child = subprocess.Popen(
-                    self.words(run, out), stdin=subprocess.DEVNULL, stdout=said, stderr=errors, env=environment
+                    self.words(run, out), stdin=subprocess.DEVNULL, stdout=output, stderr=errors, env=environment
                 )
                 try:
                     _, status, usage = os.wait4(child.pid, 0)
@@ -131,9 +131,9 @@ class Machine:
                     raise
                 seconds = time.monotonic() - began
                 child.returncode = os.waitstatus_to_exitcode(status)
-                said.seek(0)
+                output.seek(0)
                 errors.seek(0)
-                lines, complaint = said.read().splitlines(), errors.read().strip().splitlines()
+                lines, complaint = output.read().splitlines(), errors.read().strip().splitlines()
         measured = {"load": round(load, 2), "seconds": seconds, "cpu": usage.ru_utime + usage.ru_stime}
         if child.returncode:
             return measured | {"failed": self._bare((complaint or lines or ["no word"])[-1])}
@@ -225,55 +225,55 @@ def options(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    asked = options(words)
+    chosen = options(words)
     try:
-        bench(asked)
+        bench(chosen)
     except (Refused, data.NoData) as why:
         say(f"✘ {why}")
         return 1
     return 0
 
 
-def bench(asked: argparse.Namespace) -> None:
-    wanted = asked.rows.split(",") if asked.rows else names()
+def bench(chosen: argparse.Namespace) -> None:
+    wanted = chosen.rows.split(",") if chosen.rows else names()
     if unknown := sorted(set(wanted) - set(names())):
         raise Refused(f"no row '{unknown[0]}'. There are: {', '.join(names())}.")
     modules = [row(name) for name in wanted]
-    if asked.quick and not asked.rows:
+    if chosen.quick and not chosen.rows:
         modules = [module for module in modules if module.QUICK]
-    dataset = data.rows_of(asked.data)
-    if not Path(asked.peers).is_file():
+    dataset = data.rows_of(chosen.data)
+    if not Path(chosen.peers).is_file():
         raise Refused("the peers' environment is not there: `make bench` makes it, or give its python with --peers.")
     from adaptree.models.embedded import config_of, locate
 
-    base = asked.base or locate("minilm")
+    base = chosen.base or locate("minilm")
     setup = dataclasses.replace(
-        runs.QUICK if asked.quick else runs.FULL, depth=config_of(base)["num_hidden_layers"],
-        **{key: value for key, value in (("rows", asked.train_rows), ("epochs", asked.epochs)) if value},
+        runs.QUICK if chosen.quick else runs.FULL, depth=config_of(base)["num_hidden_layers"],
+        **{key: value for key, value in (("rows", chosen.train_rows), ("epochs", chosen.epochs)) if value},
     )  # fmt: skip
     tables: list[Table | Growth] = [table for module in modules for table in module.tables(setup)]
     everything: list[Table | Growth] = [table for name in names() for table in row(name).tables(setup)]
     befores = [*WARM, *(run for module in modules if hasattr(module, "before") for run in module.before(setup))]
-    scratch = asked.scratch.resolve()
+    scratch = chosen.scratch.resolve()
     (scratch / "data").mkdir(parents=True, exist_ok=True)
     data.write(dataset, [*befores, *(run for table in tables for run in table.runs)], scratch / "data")
     results = Results(
-        asked.results or (scratch / "quick.json" if asked.quick else ROOT / "benchmarks" / "results.json"),
-        how(setup, asked.threads, asked.base.name if asked.base else "minilm"),
+        chosen.results or (scratch / "quick.json" if chosen.quick else ROOT / "benchmarks" / "results.json"),
+        how(setup, chosen.threads, chosen.base.name if chosen.base else "minilm"),
     )
-    if asked.again:
+    if chosen.again:
         results.forget(run.key for table in tables for run in table.runs)
     places = {"base": str(base), "data": str(scratch / "data"), "subjects": str(ROOT / "benchmarks" / "subjects")}
-    machine = Machine(places, {"ours": sys.executable, "peers": asked.peers}, scratch, asked.threads)
-    rounds = asked.rounds or ROUNDS[asked.quick]
+    machine = Machine(places, {"ours": sys.executable, "peers": chosen.peers}, scratch, chosen.threads)
+    rounds = chosen.rounds or ROUNDS[chosen.quick]
     shutil.rmtree(scratch / "store", ignore_errors=True)
     try:
         measure(tables, befores, machine, results, rounds)
     except KeyboardInterrupt:
         say("stopped; what is measured is kept, and the same command goes on.")
-    print(report.text(tables if asked.quick or asked.rows else everything, results.rounds(), results.how))
-    if not asked.quick:
-        report.publish(everything, results.rounds(), results.how, asked.docs)
+    print(report.text(tables if chosen.quick or chosen.rows else everything, results.rounds(), results.how))
+    if not chosen.quick:
+        report.publish(everything, results.rounds(), results.how, chosen.docs)
 
 
 if __name__ == "__main__":

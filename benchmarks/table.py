@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Measurement = Mapping[str, Any]
-"""Of one process: seconds and cpu (its whole life), load (average before it), found (what it said of itself)."""
+"""Of one process: seconds and cpu (its whole life), load (average before it), found (what it printed about itself)."""
 Rounds = Mapping[int, Mapping[str, Measurement]]
 """Measurements by round, then by the run's key."""
 

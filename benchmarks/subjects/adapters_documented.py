@@ -15,32 +15,32 @@ from transformers import AutoTokenizer, TrainingArguments, set_seed
 
 
 def main() -> None:
-    asked = arguments()
+    options = arguments()
     measured = Measured()
-    set_seed(asked.seed)
-    tokenizer = AutoTokenizer.from_pretrained(asked.base)
-    model = AutoAdapterModel.from_pretrained(asked.base)
+    set_seed(options.seed)
+    tokenizer = AutoTokenizer.from_pretrained(options.base)
+    model = AutoAdapterModel.from_pretrained(options.base)
     measured.base_is_loaded(model)
-    model.add_adapter("task", config=config_of(asked.method, asked.size, model.config.hidden_size))
+    model.add_adapter("task", config=config_of(options.method, options.size, model.config.hidden_size))
     model.add_classification_head("task", num_labels=2)
     model.train_adapter("task")
 
     with measured.phase("tokenise"):
         parts = {}
         for part in ("train", "validation"):
-            texts, labels = read(getattr(asked, part))
-            encoded = tokenizer(texts, max_length=asked.max_length, truncation=True, padding="max_length")
+            texts, labels = read(getattr(options, part))
+            encoded = tokenizer(texts, max_length=options.max_length, truncation=True, padding="max_length")
             parts[part] = Rows(encoded, labels)
     trainer = AdapterTrainer(
         model=model,
         args=TrainingArguments(
-            output_dir=asked.out,
-            learning_rate=asked.lr,
-            num_train_epochs=asked.epochs,
-            per_device_train_batch_size=asked.batch,
-            per_device_eval_batch_size=asked.batch,
+            output_dir=options.out,
+            learning_rate=options.lr,
+            num_train_epochs=options.epochs,
+            per_device_train_batch_size=options.batch,
+            per_device_eval_batch_size=options.batch,
             eval_strategy="epoch",
-            seed=asked.seed,
+            seed=options.seed,
             remove_unused_columns=False,
         ),
         train_dataset=parts["train"],
@@ -50,7 +50,7 @@ def main() -> None:
     )
     with measured.phase("train, with evaluation"):
         trainer.train()
-    folder = Path(asked.out) / "saved"
+    folder = Path(options.out) / "saved"
     with measured.phase("save"):
         model.save_adapter(str(folder), "task", with_head=True)
     measured.say(bytes=weight(folder), trained=sum(p.numel() for p in model.parameters() if p.requires_grad))

@@ -14,39 +14,39 @@ from transformers import AutoConfig, AutoTokenizer, DataCollatorWithPadding, Tra
 
 
 def main() -> None:
-    asked = arguments(("sampler", False))  # with a sampler of our own in place of group_by_length
+    options = arguments(("sampler", False))  # with a sampler of our own in place of group_by_length
     measured = Measured()
-    set_seed(asked.seed)
-    tokenizer = AutoTokenizer.from_pretrained(asked.base)
+    set_seed(options.seed)
+    tokenizer = AutoTokenizer.from_pretrained(options.base)
     config = AutoConfig.from_pretrained(
-        asked.base,
+        options.base,
         hidden_dropout_prob=0.0,  # a frozen base needs no dropout
         attention_probs_dropout_prob=0.0,
     )
-    model = AutoAdapterModel.from_pretrained(asked.base, config=config)
+    model = AutoAdapterModel.from_pretrained(options.base, config=config)
     measured.base_is_loaded(model)
-    model.add_adapter("task", config=config_of(asked.method, asked.size, model.config.hidden_size))
+    model.add_adapter("task", config=config_of(options.method, options.size, model.config.hidden_size))
     model.add_classification_head("task", num_labels=2)
     model.train_adapter("task")
 
     with measured.phase("tokenise"):
         parts = {}
         for part in ("train", "validation"):
-            texts, labels = read(getattr(asked, part))
-            parts[part] = Rows(tokenizer(texts, max_length=asked.max_length, truncation=True), labels)
-    kind = by_length(AdapterTrainer) if asked.sampler else AdapterTrainer
+            texts, labels = read(getattr(options, part))
+            parts[part] = Rows(tokenizer(texts, max_length=options.max_length, truncation=True), labels)
+    kind = by_length(AdapterTrainer) if options.sampler else AdapterTrainer
     trainer = kind(
         model=model,
         args=TrainingArguments(
-            output_dir=asked.out,
-            learning_rate=asked.lr,
-            num_train_epochs=asked.epochs,
-            per_device_train_batch_size=asked.batch,
+            output_dir=options.out,
+            learning_rate=options.lr,
+            num_train_epochs=options.epochs,
+            per_device_train_batch_size=options.batch,
             per_device_eval_batch_size=64,  # evaluation holds no gradients: larger batches are free
             eval_strategy="epoch",
-            seed=asked.seed,
+            seed=options.seed,
             remove_unused_columns=False,
-            group_by_length=not asked.sampler,  # texts of about one length together …
+            group_by_length=not options.sampler,  # texts of about one length together …
             save_strategy="no",  # nothing saved on the way, nothing logged, no bar
             logging_strategy="no",
             disable_tqdm=True,
@@ -61,7 +61,7 @@ def main() -> None:
     )
     with measured.phase("train, with evaluation"):
         trainer.train()
-    folder = Path(asked.out) / "saved"
+    folder = Path(options.out) / "saved"
     with measured.phase("save"):
         model.save_adapter(str(folder), "task", with_head=True)
     measured.say(bytes=weight(folder), trained=sum(p.numel() for p in model.parameters() if p.requires_grad))

@@ -107,35 +107,35 @@ def answers(model: Classifier, rows: list[list[int]], size: int = 64) -> list[in
 
 
 def main() -> None:
-    asked: Any = arguments()
+    options: Any = arguments()
     measured = Measured()
-    torch.manual_seed(asked.seed)
-    base = BertModel.from_pretrained(asked.base)
+    torch.manual_seed(options.seed)
+    base = BertModel.from_pretrained(options.base)
     measured.base_is_loaded(base)
-    model = Classifier(base, asked.method, asked.size)
+    model = Classifier(base, options.method, options.size)
     trained = [p for p in model.parameters() if p.requires_grad]
     optimiser = torch.optim.AdamW(trained, lr=0.0)
 
     with measured.phase("tokenise"):
-        texts, labels = read(asked.train)
-        held, wanted = read(asked.validation)
-        rows, held_rows = encode(asked.base, texts, asked.max_length), encode(asked.base, held, asked.max_length)
-    targets, shuffle, step = torch.tensor(labels), random.Random(asked.seed), 0
-    for _ in range(asked.epochs):
+        texts, labels = read(options.train)
+        held, wanted = read(options.validation)
+        rows, held_rows = (encode(options.base, some, options.max_length) for some in (texts, held))
+    targets, shuffle, step = torch.tensor(labels), random.Random(options.seed), 0
+    for _ in range(options.epochs):
         began = time.monotonic()
-        order = batches(rows, asked.batch, shuffle)
+        order = batches(rows, options.batch, shuffle)
         for at in order:
-            progress = (step + 0.5) / (asked.epochs * len(order))
-            optimiser.param_groups[0]["lr"] = asked.lr * min(progress / 0.1, (1 - progress) / 0.9)
+            progress = (step + 0.5) / (options.epochs * len(order))
+            optimiser.param_groups[0]["lr"] = options.lr * min(progress / 0.1, (1 - progress) / 0.9)
             logits = model(*pad([rows[i] for i in at]))
-            F.cross_entropy(logits, targets[torch.tensor(at)], reduction="sum").div(asked.batch).backward()
+            F.cross_entropy(logits, targets[torch.tensor(at)], reduction="sum").div(options.batch).backward()
             nn.utils.clip_grad_norm_(trained, 1.0)
             optimiser.step()
             optimiser.zero_grad()
             step += 1
         measured.epoch_is_trained(time.monotonic() - began)
         measured.epoch_is_scored(accuracy(answers(model, held_rows), wanted))
-    folder = Path(asked.out)
+    folder = Path(options.out)
     folder.mkdir(parents=True, exist_ok=True)
     with measured.phase("save"):
         kept = {name: p.detach().contiguous() for name, p in model.named_parameters() if p.requires_grad}

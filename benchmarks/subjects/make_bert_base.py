@@ -11,12 +11,12 @@ from transformers import BertConfig, BertModel
 
 
 def main() -> None:
-    asked = arguments()
+    options = arguments()
     torch.manual_seed(0)
-    BertModel(BertConfig()).save_pretrained(asked.out)
+    BertModel(BertConfig()).save_pretrained(options.out)
     for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"):
-        if (Path(asked.base) / name).is_file():
-            shutil.copy(Path(asked.base) / name, asked.out)
+        if (Path(options.base) / name).is_file():
+            shutil.copy(Path(options.base) / name, options.out)
 
 
 if __name__ == "__main__":

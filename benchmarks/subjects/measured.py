@@ -23,7 +23,7 @@ STARTED = float(os.environ.get("BENCH_STARTED") or time.monotonic())
 
 
 def arguments(*more: tuple[str, Any]) -> argparse.Namespace:
-    """What a training is told; `more` are further options with their defaults."""
+    """Read the options of a training from the command line; `more` are further ones with their defaults."""
     parser = argparse.ArgumentParser()
     defaults: dict[str, Any] = {
         "base": "", "train": "", "validation": "", "out": "", "method": "houlsby", "size": 64, "epochs": 3,

@@ -11,9 +11,9 @@ import adaptree as at
 
 
 def main() -> None:
-    asked = arguments(("fast", False), ("layers", ""), ("trunk", "fp32"), ("search", 0))
+    options = arguments(("fast", False), ("layers", ""), ("trunk", "fp32"), ("search", 0))
     measured = Measured()
-    base = at.load_base(asked.base)
+    base = at.load_base(options.base)
     measured.base_is_loaded(base.hooked.model)
     clock = {"from": time.monotonic(), "step": 0.0}
 
@@ -28,25 +28,25 @@ def main() -> None:
         elif event["event"] == "start":
             clock["from"] = now
 
-    store = at.Store(asked.out)
+    store = at.Store(options.out)
     with measured.phase("train, with evaluation and saving"):
         bound = at.train(
-            asked.train, validation=asked.validation, base=base, method=_method(asked), store=store, name="task",
-            fast=asked.fast, search=asked.search or None, epochs=asked.epochs, patience=asked.epochs, lr=asked.lr,
-            batch_size=asked.batch, max_length=asked.max_length, trunk=asked.trunk, seed=asked.seed, baselines=False,
-            on_event=watch,
+            options.train, validation=options.validation, base=base, method=_method(options), store=store, name="task",
+            fast=options.fast, search=options.search or None, epochs=options.epochs, patience=options.epochs,
+            lr=options.lr, batch_size=options.batch, max_length=options.max_length, trunk=options.trunk,
+            seed=options.seed, baselines=False, on_event=watch,
         )  # fmt: skip
     measured.say(bytes=weight(store.path_of("task")), trained=bound.task.record.parameters["trained"])
 
 
-def _method(asked: Any) -> str:
+def _method(options: Any) -> str:
     """The peers' bottleneck has no norms of its own, so ours has none here either."""
     spelled = {
-        "houlsby": f"houlsby(size={asked.size}, norms=false",
-        "lora": f"lora(rank={asked.size}",
+        "houlsby": f"houlsby(size={options.size}, norms=false",
+        "lora": f"lora(rank={options.size}",
         "full": "full(",
-    }[asked.method]
-    return (f"{spelled}, layers='{asked.layers}')" if asked.layers else f"{spelled})").replace("(, ", "(")
+    }[options.method]
+    return (f"{spelled}, layers='{options.layers}')" if options.layers else f"{spelled})").replace("(, ", "(")
 
 
 if __name__ == "__main__":

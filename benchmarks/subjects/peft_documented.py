@@ -23,16 +23,16 @@ from transformers import (
 
 
 def main() -> None:
-    asked = arguments()
+    options = arguments()
     measured = Measured()
-    set_seed(asked.seed)
-    tokenizer = AutoTokenizer.from_pretrained(asked.base)
-    base = AutoModelForSequenceClassification.from_pretrained(asked.base, num_labels=2)
+    set_seed(options.seed)
+    tokenizer = AutoTokenizer.from_pretrained(options.base)
+    base = AutoModelForSequenceClassification.from_pretrained(options.base, num_labels=2)
     measured.base_is_loaded(base)
     config = LoraConfig(
         task_type=TaskType.SEQ_CLS,
-        r=asked.size,
-        lora_alpha=2 * asked.size,
+        r=options.size,
+        lora_alpha=2 * options.size,
         lora_dropout=0.1,
         target_modules=["query", "value"],
     )
@@ -41,18 +41,18 @@ def main() -> None:
     with measured.phase("tokenise"):
         parts = {}
         for part in ("train", "validation"):
-            texts, labels = read(getattr(asked, part))
-            parts[part] = Rows(tokenizer(texts, max_length=asked.max_length, truncation=True), labels)
+            texts, labels = read(getattr(options, part))
+            parts[part] = Rows(tokenizer(texts, max_length=options.max_length, truncation=True), labels)
     trainer = Trainer(
         model=model,
         args=TrainingArguments(
-            output_dir=asked.out,
-            learning_rate=asked.lr,
-            num_train_epochs=asked.epochs,
-            per_device_train_batch_size=asked.batch,
-            per_device_eval_batch_size=asked.batch,
+            output_dir=options.out,
+            learning_rate=options.lr,
+            num_train_epochs=options.epochs,
+            per_device_train_batch_size=options.batch,
+            per_device_eval_batch_size=options.batch,
             eval_strategy="epoch",
-            seed=asked.seed,
+            seed=options.seed,
             label_names=["labels"],
         ),
         data_collator=DataCollatorWithPadding(tokenizer),
@@ -63,7 +63,7 @@ def main() -> None:
     )
     with measured.phase("train, with evaluation"):
         trainer.train()
-    folder = Path(asked.out) / "saved"
+    folder = Path(options.out) / "saved"
     with measured.phase("save"):
         model.save_pretrained(str(folder))
     measured.say(bytes=weight(folder), trained=sum(p.numel() for p in model.parameters() if p.requires_grad))

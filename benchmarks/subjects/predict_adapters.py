@@ -41,17 +41,17 @@ def tuned(model: Any, tokenizer: Any, texts: list[str], max_length: int) -> list
 
 
 def main() -> None:
-    asked = arguments(("texts", ""), ("task", ""), ("sorted", False))
+    options = arguments(("texts", ""), ("task", ""), ("sorted", False))
     measured = Measured()
-    tokenizer = AutoTokenizer.from_pretrained(asked.base)
-    model = AutoAdapterModel.from_pretrained(asked.base)
+    tokenizer = AutoTokenizer.from_pretrained(options.base)
+    model = AutoAdapterModel.from_pretrained(options.base)
     measured.base_is_loaded(model)
-    model.load_adapter(asked.task, set_active=True)
+    model.load_adapter(options.task, set_active=True)
     model.eval()
-    texts, wanted = read(asked.texts)
+    texts, wanted = read(options.texts)
     with measured.phase("answer"):
-        found = (tuned if asked.sorted else documented)(model, tokenizer, texts, asked.max_length)
-    folder = Path(asked.out)
+        found = (tuned if options.sorted else documented)(model, tokenizer, texts, options.max_length)
+    folder = Path(options.out)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "answers.jsonl").write_text("".join(f"{json.dumps({'label': label})}\n" for label in found))
     measured.say(score=accuracy(found, wanted))

@@ -12,16 +12,16 @@ from transformers import BertModel
 
 
 def main() -> None:
-    asked = arguments(("texts", ""), ("task", ""))
+    options = arguments(("texts", ""), ("task", ""))
     measured = Measured()
-    base = BertModel.from_pretrained(asked.base)
+    base = BertModel.from_pretrained(options.base)
     measured.base_is_loaded(base)
-    model = Classifier(base, asked.method, asked.size)
-    model.load_state_dict(load_file(Path(asked.task) / "task.safetensors"), strict=False)
-    texts, wanted = read(asked.texts)
+    model = Classifier(base, options.method, options.size)
+    model.load_state_dict(load_file(Path(options.task) / "task.safetensors"), strict=False)
+    texts, wanted = read(options.texts)
     with measured.phase("answer"):
-        found = answers(model, encode(asked.base, texts, asked.max_length))
-    folder = Path(asked.out)
+        found = answers(model, encode(options.base, texts, options.max_length))
+    folder = Path(options.out)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "answers.jsonl").write_text("".join(f"{json.dumps({'label': label})}\n" for label in found))
     measured.say(score=accuracy(found, wanted))

@@ -11,15 +11,15 @@ import adaptree as at
 
 
 def main() -> None:
-    asked = arguments(("texts", ""), ("task", ""))
+    options = arguments(("texts", ""), ("task", ""))
     measured = Measured()
-    base = at.load_base(asked.base)
+    base = at.load_base(options.base)
     measured.base_is_loaded(base.hooked.model)
-    bound = base.bind(at.Store(asked.task)["task"])
-    texts, wanted = read(asked.texts)
+    bound = base.bind(at.Store(options.task)["task"])
+    texts, wanted = read(options.texts)
     with measured.phase("answer"):
         answers = [answer.label for answer in bound.predict(texts)]
-    names = json.loads((Path(asked.texts).parent / LABELS).read_text())
+    names = json.loads((Path(options.texts).parent / LABELS).read_text())
     measured.say(score=accuracy([names.index(answer) for answer in answers], wanted))
 
 

@@ -10,19 +10,19 @@ from trainers import config_of
 
 
 def main() -> None:
-    asked = arguments(("task", ""), ("counts", "1,10"))
+    options = arguments(("task", ""), ("counts", "1,10"))
     measured = Measured()
-    model = AutoAdapterModel.from_pretrained(asked.base)
-    config = config_of(asked.method, asked.size, model.config.hidden_size)
-    Path(asked.out).mkdir(parents=True)
-    folder = str(Path(asked.out) / "saved")
+    model = AutoAdapterModel.from_pretrained(options.base)
+    config = config_of(options.method, options.size, model.config.hidden_size)
+    Path(options.out).mkdir(parents=True)
+    folder = str(Path(options.out) / "saved")
     model.add_adapter("task-0", config=config)
     model.add_classification_head("task-0", num_labels=2)
     model.save_adapter(folder, "task-0", with_head=True)
     load: dict[int, float] = {}
     add: dict[int, float] = {}
     there = 1
-    for count in map(int, asked.counts.split(",")):
+    for count in map(int, options.counts.split(",")):
         while there < count:
             model.load_adapter(folder, load_as=f"task-{there}")
             there += 1

@@ -12,16 +12,16 @@ from adaptree.tasks.task import Task
 
 
 def main() -> None:
-    asked = arguments(("task", ""), ("counts", "1,10"))
+    options = arguments(("task", ""), ("counts", "1,10"))
     measured = Measured()
-    base = at.load_base(asked.base)
-    source = at.Store(asked.task)
+    base = at.load_base(options.base)
+    source = at.Store(options.task)
     task, folder = source["task"], source.path_of("task")
-    store = at.Store(asked.out)
+    store = at.Store(options.out)
     load: dict[int, float] = {}
     add: dict[int, float] = {}
     there = 0
-    for count in map(int, asked.counts.split(",")):
+    for count in map(int, options.counts.split(",")):
         while there < count:  # linked, not copied: what is measured is the reading
             place = store.path / "tasks" / f"task-{there}" / "1"
             place.mkdir(parents=True)

@@ -10,17 +10,17 @@ from transformers import AutoModelForSequenceClassification
 
 
 def main() -> None:
-    asked = arguments(("task", ""), ("counts", "1,10"))
+    options = arguments(("task", ""), ("counts", "1,10"))
     measured = Measured()
-    base = AutoModelForSequenceClassification.from_pretrained(asked.base, num_labels=2)
+    base = AutoModelForSequenceClassification.from_pretrained(options.base, num_labels=2)
     config = LoraConfig(task_type=TaskType.SEQ_CLS, r=8, lora_alpha=16, target_modules=["query", "value"])
     model = get_peft_model(base, config)
-    folder = str(Path(asked.out) / "saved")
+    folder = str(Path(options.out) / "saved")
     model.save_pretrained(folder)
     load: dict[int, float] = {}
     add: dict[int, float] = {}
     there = 1
-    for count in map(int, asked.counts.split(",")):
+    for count in map(int, options.counts.split(",")):
         while there < count:
             model.load_adapter(folder, adapter_name=f"task-{there}")
             there += 1
