@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from adaptree.data.table import load
 
 from adaptree.analysis.compare import cells, choose, compare, pareto, report
 from adaptree.analysis.compare.rows import sample
-from adaptree.data.table import load
 from adaptree.errors import DataError, MethodError, UsageError
 from adaptree.reports import plots
 from adaptree.tasks.store import Store

@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from adaptree.kinds.insight import calibration, insight
+from adaptree.kinds.labels import Labels
+from adaptree.kinds.numbers import Numbers
 from sklearn import metrics as reference
 
 import adaptree as at
@@ -17,11 +20,8 @@ from adaptree.kinds import Classify, Kind, Regress
 from adaptree.kinds import insight as module
 from adaptree.kinds.answer import Answer
 from adaptree.kinds.choose import Choose
-from adaptree.kinds.insight import calibration, insight
 from adaptree.kinds.joint import Joint
-from adaptree.kinds.labels import Labels
 from adaptree.kinds.mlm import Hidden, Mlm
-from adaptree.kinds.numbers import Numbers
 from adaptree.kinds.tag import Tag
 from adaptree.training import finish
 from tests.bases import tiny_base

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from adaptree.data.source import open_data
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from adaptree import api, kinds
 from adaptree.cli import main
-from adaptree.data.source import open_data
 from adaptree.data.split import split
 from adaptree.data.stem import stem
 from adaptree.errors import StoreError, UsageError

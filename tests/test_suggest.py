@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from adaptree.data.source import open_data
+from adaptree.data.table import Table
 
 from adaptree import api
 from adaptree.analysis.suggest import Ranking, ranking, suggest
 from adaptree.analysis.suggest.probe import _sample, _sure
 from adaptree.cli import main
 from adaptree.core import ridge
-from adaptree.data.source import open_data
-from adaptree.data.table import Table
 from adaptree.errors import AdaptreeError, DataError, TaskNotFound, UsageError
 from adaptree.models.base import Base
 from adaptree.models.loading import load_base

@@ -7,9 +7,9 @@ import json
 from typing import Any
 
 import pytest
+from adaptree.data.table import Table, load
 
 from adaptree.data.check import check
-from adaptree.data.table import Table, load
 
 
 def of(rows: list[tuple[str | None, Any]]) -> Table:

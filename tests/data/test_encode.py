@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from adaptree.data.table import load
 from tests.bases import tiny_base, words_csv
 
 from adaptree.data.encode import Encoder
-from adaptree.data.table import load
 from adaptree.errors import BaseError
 from adaptree.kinds import Regress
 from adaptree.kinds.encoded import Encoded

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from adaptree.data.records import Records
 from adaptree.data.source import open_data, reader_for
-from adaptree.data.split import split
 from adaptree.data.table import Table
+
+from adaptree.data.split import split
 from adaptree.errors import DataError
 
 TAGS = [{"tokens": ["Ann", "Lee", "sings"], "tags": ["B-PER", "I-PER", "O"]}] * 3

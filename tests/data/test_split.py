@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from adaptree.data.table import Table, load
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adaptree.data.split import overlap, split
-from adaptree.data.table import Table, load
 from adaptree.errors import DataError, UsageError
 
 

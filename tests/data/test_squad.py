@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from adaptree.data.forms.answer import AnswerForm
+
 from adaptree.data.squad import read_squad
 from adaptree.errors import DataError
 

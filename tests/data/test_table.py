@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from adaptree.data.table import load
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adaptree.data import buffer as module
 from adaptree.data.columns import Columns
-from adaptree.data.table import load
 from adaptree.errors import DataError
 
 

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from adaptree.kinds.labels import Labels
+from adaptree.kinds.numbers import Numbers
 from sklearn import metrics as reference
 from tests.bases import FILLER, WORDS, tiny_base
 
 import adaptree as at
 from adaptree.cli import main
 from adaptree.errors import UsageError
-from adaptree.kinds.labels import Labels
-from adaptree.kinds.numbers import Numbers
 
 NAMES = sorted(WORDS)
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from adaptree.data.forms.tag import PLAIN, TagForm, entities, scheme_of, to_iob2, to_scheme, words_of
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.bases import FILLER, WORDS, tiny_base
 
 import adaptree as at
 from adaptree.data.encode import Encoder
-from adaptree.data.forms.tag import PLAIN, TagForm, entities, scheme_of, to_iob2, to_scheme, words_of
 from adaptree.errors import DataError, UsageError
 from adaptree.kinds.kind import MOST_ROWS
 from adaptree.kinds.tag import Tag, answered, decode, windows

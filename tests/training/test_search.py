@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import torch
+from adaptree.data.table import load
 from tests.bases import tiny_base, words_csv
 
 import adaptree as at
 from adaptree.data.split import split_again
-from adaptree.data.table import load
 from adaptree.errors import Diverged, TrainingError, UsageError
 from adaptree.kinds import Classify
 from adaptree.methods import Method, parse

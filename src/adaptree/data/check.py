@@ -97,7 +97,7 @@ def check(
     seed: int = 0,
     sample: int = 20_000,
 ) -> Report:
-    """Report on a dataset as training would see it; `lengths` counts tokens, `limit` is the longest input of the base."""
+    """Report on a dataset as training would see it; `lengths` counts tokens, `limit` is the base's longest input."""
     problems: list[str] = []
     if validation is not None:
         leakage, train_rows, validation_rows = overlap(dataset, validation), len(dataset), len(validation)
@@ -145,7 +145,9 @@ def check(
     )
 
 
-def tell(dataset: Dataset, other: Dataset | None, tester: Dataset | None, on_event: Callable[[dict[str, Any]], None]) -> None:
+def tell(
+    dataset: Dataset, other: Dataset | None, tester: Dataset | None, on_event: Callable[[dict[str, Any]], None]
+) -> None:
     """Send notes on overlapping parts and left-out rows, before training starts."""
     for part, of in (("validation", other), ("test", tester)):
         if of is not None and (shared := overlap(dataset, of)):
@@ -172,7 +174,9 @@ def _spread(targets: NDArray[Any]) -> Spread:
 
 
 def _lengths(dataset: Dataset, count: Callable[[list[Any]], Sequence[int]], cut: int | None, sample: int) -> Lengths:
-    chosen = np.unique(np.linspace(0, len(dataset) - 1, min(sample, len(dataset))).astype(np.int64))  # spread over the file
+    chosen = np.unique(
+        np.linspace(0, len(dataset) - 1, min(sample, len(dataset))).astype(np.int64)
+    )  # spread over the file
     pieces = [count(list(dataset.texts(chosen[at : at + BATCH]))) for at in range(0, len(chosen), BATCH)]
     found: NDArray[np.int64] = np.concatenate([np.asarray(piece, dtype=np.int64) for piece in pieces])
     longer = int((found > cut).sum()) if cut is not None else 0
@@ -227,13 +231,13 @@ def _about_rows(dataset: Dataset, duplicates: int) -> list[str]:
             )
     if len(dataset) < FEW_ROWS:
         problems.append(
-            f"There are only {_many(len(dataset), 'row', 'rows')}: scores will be rough guesses. Add rows; a few hundred "
-            f"make a useful task."
+            f"There are only {_many(len(dataset), 'row', 'rows')}: scores will be rough guesses. Add rows; a few "
+            f"hundred make a useful task."
         )
     if duplicates > len(dataset) // 2:
         problems.append(
-            f"{duplicates:,} of {len(dataset):,} rows repeat an earlier text: there is less to learn from than it seems. "
-            f"Repeated texts stay on one side of the split."
+            f"{duplicates:,} of {len(dataset):,} rows repeat an earlier text: there is less to learn from than it "
+            f"seems. Repeated texts stay on one side of the split."
         )
     return problems
 

@@ -208,7 +208,7 @@ def _targets(
     if len(kinds) == 1:
         kind, why = kinds[0], "as asked" if schema is None else f"as in '{schema.name}'"
     else:
-        kind, why = next((kind, why) for kind in kinds if (why := kind.takes(column)) is not None)
+        kind, why = next((each, found) for each in kinds if (found := each.takes(column)) is not None)
     if kind.numeric:
         return kind.name, why, (), column.numbers()
     labels, values = column.labels()

@@ -96,7 +96,9 @@ class Form(ABC):
         named = {key: columns[word] for key, word in zip(self.input_columns, ("text", "pair"), strict=False)
                  if columns.get(word)}  # fmt: skip
         form = replace(self, columns={**self.columns, **named})
-        if missing := [column for key in self.input_columns if (column := form.columns.get(key)) and column not in first]:
+        if missing := [
+            column for key in self.input_columns if (column := form.columns.get(key)) and column not in first
+        ]:
             raise DataError(
                 f"no column '{missing[0]}', which the task '{task}' reads; the columns are {listed(list(first))}.",
                 hint=near(missing[0], list(first)) or "--text COL --text-pair COL",
@@ -108,7 +110,9 @@ class Form(ABC):
         given = self.input(row, number, name)
         if given is None and self.empty is None:
             columns = listed([column for key in self.input_columns if (column := self.columns.get(key))])
-            raise DataError(f"row {number} of '{name}' has nothing in {columns}.", hint="Fill it in, or remove the row.")
+            raise DataError(
+                f"row {number} of '{name}' has nothing in {columns}.", hint="Fill it in, or remove the row."
+            )
         return self.empty if given is None else given
 
 

@@ -35,7 +35,9 @@ def split(dataset: Dataset, *, fraction: float = 0.2, most: int = 10_000, seed: 
         )
     texts, repeats, strata = _texts(dataset)
     if len(texts) < 2:
-        raise DataError(f"'{dataset.name}' has only one text; nothing can be held out.", hint="Add rows of other texts.")
+        raise DataError(
+            f"'{dataset.name}' has only one text; nothing can be held out.", hint="Add rows of other texts."
+        )
     order = np.lexsort((_mix(texts, seed), strata))
     ends = np.cumsum(np.bincount(strata))
     parts = [_first(order[start:end], fraction) for start, end in zip(np.r_[0, ends], ends, strict=False)]
@@ -51,7 +53,7 @@ def split(dataset: Dataset, *, fraction: float = 0.2, most: int = 10_000, seed: 
 
 
 def split_again(dataset: Dataset, rows: Rows, *, fraction: float = 0.2, seed: int = 0) -> tuple[Rows, Rows]:
-    """Return some examples in two parts, identical texts on one side: what a search of settings trains and scores on."""
+    """Return some examples in two parts, identical texts on one side: what a search trains and scores on."""
     texts = np.unique(dataset.keys[rows] >> LOW)
     if len(texts) < 2:
         raise DataError(f"'{dataset.name}' has only one text to train on; nothing can be held out for a search.")

@@ -74,9 +74,7 @@ def for_data(dataset: Dataset, rows: np.ndarray[Any, Any], encoder: Encoder, **o
     known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     if options.get("windows") and "windows" not in known:
         raise UsageError("windows are for one label or one number a text.", hint="Leave out --windows.")
-    return kind.from_data(
-        dataset, rows, encoder, **{name: value for name, value in options.items() if name in known}
-    )
+    return kind.from_data(dataset, rows, encoder, **{name: value for name, value in options.items() if name in known})
 
 
 def for_record(record: Record, encoder: Encoder) -> Kind:

@@ -109,7 +109,7 @@ class AnswerForm(Form):
         return None if _absent(value) else str(value)
 
     def _stated(self, row: Row, where: str) -> list[tuple[str, int | None]] | None:
-        """Return the row's answers that are not empty, each with its start if it has one; None where it has no column."""
+        """Return the row's answers that are not empty, with their starts if given; None where it has no column."""
         column = self.columns.get("answers") or ""
         if _true(row.get(self.columns.get("impossible") or "")):
             return []
@@ -505,7 +505,9 @@ class Answer(Kind):
 
     @classmethod
     def sections(cls, found: Mapping[str, Any], record: Record) -> list[Section]:
-        rows = [(row["word"] or "others", row["rows"], row["exact_match"], row["f1"]) for row in found.get("by_word") or []]
+        rows = [
+            (row["word"] or "others", row["rows"], row["exact_match"], row["f1"]) for row in found.get("by_word") or []
+        ]
         table = Table(("first word", "questions", "exact match", "f1"), rows, ("exact match", "f1"))
         columns = {name: name for name in ("gold", "predicted", "f1", "probability")}
         return [

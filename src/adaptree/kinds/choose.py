@@ -70,7 +70,7 @@ class ChooseForm(Form):
         return form
 
     def _first(self, sample: Sequence[Row]) -> int:
-        """Return 0 or 1: what the sample's numbers say, and where they could be both, what columns option1, … suggest."""
+        """Return 0 or 1: what the sample's numbers say; where both would do, what columns option1, … suggest."""
         numbers = [_number(row.get(str(self.columns["label"]))) for row in sample]
         known = [number for number in numbers if number is not None]
         if 0 in known:
@@ -137,7 +137,7 @@ def _lists(name: str, sample: Sequence[Row]) -> bool:
 
 
 def _as_list(value: Any) -> list[Any] | None:
-    """Return a list of choices; also {"text": […], "label": […]} and [{"text": …, "label": …}, …], as datasets have them."""
+    """Return choices as a list; also {"text": […], "label": […]} and [{"text": …, "label": …}, …], as datasets have."""
     if isinstance(value, Mapping):
         value = value.get("text")
     if not isinstance(value, list | tuple):

@@ -149,9 +149,7 @@ class Classify(Windowed):
         return [
             Section("Label by label", [*tell.by_label_blocks(found), *tell.confusion_blocks(found)]),
             Section("How sure it is", tell.calibration_blocks(found)),
-            tell.mistakes(
-                found, record, "Those that it was surest of", {"gold": "gold", **columns}, ("probability",)
-            ),
+            tell.mistakes(found, record, "Those that it was surest of", {"gold": "gold", **columns}, ("probability",)),
             Section("Where it is right", [tell.examples_table(right, columns, ("probability",))] if right else []),
         ]
 

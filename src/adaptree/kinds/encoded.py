@@ -10,8 +10,8 @@ import numpy as np
 from adaptree.kinds.kind import Example, Kind, Targets
 
 if TYPE_CHECKING:
-    from adaptree.data.encode import Encoder
     from adaptree.data.dataset import Dataset
+    from adaptree.data.encode import Encoder
 
 Array = np.ndarray[Any, Any]
 
@@ -33,7 +33,9 @@ class Encoded:
         """Return some examples, encoded."""
         kept = self._kept
         missing = indices if kept is None else np.array([i for i in indices.tolist() if i not in kept], dtype=np.int64)
-        fresh = self._kind.examples(self._encoder, self.dataset.inputs(missing), self._max_length) if len(missing) else []
+        fresh = (
+            self._kind.examples(self._encoder, self.dataset.inputs(missing), self._max_length) if len(missing) else []
+        )
         for i, example in zip(missing.tolist(), fresh, strict=True):
             self._truncated[i] = any(row.truncated for row in example)
         if kept is None:

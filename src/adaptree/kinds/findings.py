@@ -80,7 +80,7 @@ def examine(
         return {}
     answers = kind.decode(out, examples) if answers is None else answers
     found = kind.findings(Evaluated(inputs, targets, out, examples, answers))
-    return as_json({"rows": len(inputs), **found}) if found else {}  # type: ignore[no-any-return]
+    return as_json({"rows": len(inputs), **found}) if found else {}
 
 
 def by_label(labels: Sequence[str], right: Array, predicted: Array, gold: Array) -> list[Found]:

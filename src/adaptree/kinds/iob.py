@@ -55,7 +55,7 @@ def _is_iob1(sequences: Iterable[Sequence[str]]) -> bool:
 
 
 def to_iob2(tags: Sequence[str], scheme: str) -> list[str]:
-    """Return tags of any scheme in IOB2; in a broken sequence, as in conlleval, an entity without a beginning begins."""
+    """Return tags of any scheme in IOB2; as in conlleval, an entity without a beginning begins."""
     _prefixes(scheme)
     if scheme == PLAIN:
         return list(tags)

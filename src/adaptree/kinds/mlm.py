@@ -195,7 +195,7 @@ class Mlm(Kind):
     def run(
         self, hidden: Tensor, mask: Tensor, rows: Sequence[Encoding], v: Params, pooling: str, embeddings: Tensor
     ) -> Out:
-        """Return for each hidden place its loss and whether the likeliest piece is right; without gradients also the TOP."""
+        """Return by hidden place its loss and whether the likeliest piece is right; without gradients also the TOP."""
         import torch
 
         sizes = [len(row.at.places) for row in rows]
@@ -313,7 +313,8 @@ class Mlm(Kind):
     @classmethod
     def sections(cls, found: Mapping[str, Any], record: Record) -> list[Section]:
         lengths = [
-            (f"{row['from']:,} to {row['to']:,}", row["rows"], row["perplexity"]) for row in found.get("by_length") or []
+            (f"{row['from']:,} to {row['to']:,}", row["rows"], row["perplexity"])
+            for row in found.get("by_length") or []
         ]
         words = [(row["word"], row["rows"], row["loss"], row["said"]) for row in found.get("words") or []]
         return [

@@ -161,7 +161,9 @@ class Multioutput(Kind):
         few = list(self.targets)[:MOST_TARGETS]
 
         def row(values: Array) -> str:
-            return "; ".join(f"{tell.name(name)} {value:.4g}" for name, value in zip(few, values.tolist(), strict=False))
+            return "; ".join(
+                f"{tell.name(name)} {value:.4g}" for name, value in zip(few, values.tolist(), strict=False)
+            )
 
         most = tell.MOST_POINTS // len(few)
         return {

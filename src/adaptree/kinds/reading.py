@@ -76,7 +76,8 @@ def _guess(
             return form, [other for other in tried if other.form is each.form]
     needs = f"kind {kind} needs" if kind else "any kind needs"
     raise DataError(
-        f"'{name}' has not what {needs}; its columns are {listed(names)}.", hint=kinds.get(kind).form.needs if kind else ""
+        f"'{name}' has not what {needs}; its columns are {listed(names)}.",
+        hint=kinds.get(kind).form.needs if kind else "",
     )
 
 

@@ -68,7 +68,8 @@ class Regress(Windowed):
 
     def loss(self, out: Out, examples: Sequence[Example], targets: Any, weights: Tensor | None = None) -> Tensor:
         out = self._means(out, examples)
-        return (out.squeeze(-1) - (as_tensor(targets, out) - self.mean) / self.std) ** 2
+        loss: Tensor = (out.squeeze(-1) - (as_tensor(targets, out) - self.mean) / self.std) ** 2
+        return loss
 
     def bag_targets(self, targets: Any) -> tuple[list[Any], int]:
         return ((targets - self.mean) / self.std).tolist(), 0

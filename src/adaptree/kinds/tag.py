@@ -324,7 +324,7 @@ class Tag(Kind):
         return self.scheme == PLAIN
 
     def examples(self, encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Example]:
-        """Return windows of an input's words, each word predicted by the window that shows most of what is around it."""
+        """Return windows of an input's words, each word predicted by the window that shows most around it."""
         room = max(1, encoder.room(max_length, pair=False))
         written = [_written(given, _spaced(encoder)) for given in inputs]
         pieces = _pieces(encoder, written, room)
@@ -348,7 +348,7 @@ class Tag(Kind):
         return example
 
     def resampled(self, examples: Sequence[Example], seed: int | None) -> Sequence[Example]:
-        """Return in training some windows of a long input, other ones in each step, so that all of it is learned from."""
+        """Return in training some windows of a long input, others in each step, so that all of it is learned."""
         if seed is None:
             return examples
         rng = np.random.default_rng(seed)
@@ -520,7 +520,7 @@ def decode(logp: Array, labels: tuple[str, ...]) -> Array:
 
 @lru_cache(64)
 def _penalties(labels: tuple[str, ...]) -> tuple[Array, Array]:
-    """Return 0 for a label that may begin, or follow another, (labels,) and (labels, labels); -inf for one that may not."""
+    """Return (labels,) and (labels, labels): 0 where a label may begin or follow another, -inf where not."""
     inside = np.array([label.startswith("I") for label in labels])
     goes_on = np.array([[a[:1] in ("B", "I") and a[1:] == b[1:] for b in labels] for a in labels])
     return np.where(inside, -np.inf, 0.0), np.where(inside & ~goes_on, -np.inf, 0.0)

@@ -17,9 +17,9 @@ from torch import Tensor
 from adaptree.compose import Expression, parse
 from adaptree.data.batch import group
 from adaptree.data.encode import Encoding
-from adaptree.data.source import Reader, reader_for
 from adaptree.errors import AdaptreeError, CompositionError, DataError, UsageError, near
 from adaptree.kinds import Example, Kind, Out
+from adaptree.kinds.reading import Reader, reader_for
 from adaptree.methods import Params, Plan
 from adaptree.models.passes import Ground, NotShareable, Passes, key_of
 from adaptree.tasks.task import Task

@@ -32,19 +32,12 @@ def figures(record: Record) -> dict[str, str]:
 
 def course(record: Record) -> str:
     """The course of a run of more than one epoch."""
+    from adaptree.kinds import main_metric
+
     metric = main_metric(record)
     if len(record.history) < 2 or not any(metric in entry for entry in record.history):
         return ""
     return drawing.course(record.history, metric, int(record.settings.get("best_epoch") or 0))
-
-
-def main_metric(record: Record) -> str:
-    """What the task was trained by, or the first that its kind is judged by."""
-    from adaptree.kinds.metrics import METRICS
-
-    scores = record.metrics.get("test") or record.metrics.get("validation") or {}
-    usual = METRICS[record.kind][0] if record.kind in METRICS else next(iter(scores), "")
-    return str(record.settings.get("metric") or usual)
 
 
 def images(record: Record) -> dict[str, str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from adaptree.kinds import main_metric
 from adaptree.reports.drawing import clean
-from adaptree.reports.figures import course, main_metric
+from adaptree.reports.figures import course
 from adaptree.reports.markdown import interval, score
 
 if TYPE_CHECKING:

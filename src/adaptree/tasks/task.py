@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptree.errors import BadName, StoreError, TaskCorrupt, TaskNotFound
-from adaptree.reports import card, figures, page
 
 if TYPE_CHECKING:
     import torch
@@ -172,7 +171,17 @@ class Record:
                 known[item.name] = value
         if missing := [name for name in ("format", "name", "kind", "method", "base") if name not in known]:
             raise corrupt(called, RECORD, f"'{missing[0]}' is missing")
-        return cls(**known)
+        return cls(**_upgraded(known))
+
+
+def _upgraded(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a record's values as written now: once several labels or numbers were kinds classify or regress too."""
+    extra = dict(values.get("extra", {}))
+    if values["kind"] == "classify" and extra.pop("several", False):
+        return {**values, "kind": "multilabel", "extra": extra}
+    if values["kind"] == "regress" and "targets" in extra:
+        return {**values, "kind": "multioutput"}
+    return values
 
 
 def _fits(value: Any, annotation: str) -> bool:
@@ -251,6 +260,8 @@ class Task:
         """Write the files into a new folder and sync them; `save` and the store then move it into place."""
         from safetensors.torch import save
 
+        from adaptree.reports import card, figures
+
         data = save(_owned(self.tensors), metadata={"format": "pt"})
         record = dataclasses.replace(
             self.record,
@@ -287,6 +298,8 @@ class Task:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
+        from adaptree.reports import page
+
         return page.page(self.record)
 
 

@@ -15,14 +15,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptree import api
+from adaptree import api, kinds
 from adaptree.analysis.compare import cells, choose, report
 from adaptree.analysis.compare import rows as parts
 from adaptree.analysis.compare.choose import pareto
 from adaptree.analysis.compare.files import write, writing
-from adaptree.data.table import load
 from adaptree.errors import UsageError
-from adaptree.kinds import metrics
+from adaptree.kinds.reading import open_data
 from adaptree.methods import Method
 from adaptree.models.opening import base_of
 from adaptree.tasks.task import installed
@@ -85,7 +84,8 @@ def compare(
             (folder / name).mkdir(parents=True, exist_ok=True)
     columns = {"text": text, "pair": text_pair, "label": label}
     found = parts.prepare(data, validation, folder / "data", rows, columns, kind, encoding, on_event)
-    judge = metrics.check_metric(found.train.kind, metric or metrics.main_metric(found.train.kind), found.train.labels)
+    judged = kinds.get(found.train.kind)
+    judge = judged.check_metric(metric or judged.metrics[0], found.train.labels)
     trust = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
     model = base_of(base, device, threads, **trust)
     asked = [
@@ -104,13 +104,13 @@ def compare(
     done = cells.run_all(asked, place, folder, test is not None, retry, on_event)
     choices = choose.choose(done, judge)
     write(folder / "choices.json", {"metric": judge, "part": "validation", "choices": choices})
-    floors = {"validation": parts.floors(found, found.validation, folder / "data")}
+    floors = {"validation": parts.floors(found, found.validation, folder / "data", model.encoder)}
     about = dict(found.about)
     if test is not None:  # from here on nothing is chosen any more
-        table = load(test, encoding=encoding, like=found.train)
+        table = open_data(test, encoding=encoding, like=found.train.schema)
         about |= {"test": len(table), "test_name": table.name, "test_digest": table.digest}
         choose.score_test(choices, done, model, test, table.digest, encoding, folder, on_event)
-        floors["test"] = parts.floors(found, table, folder / "data")
+        floors["test"] = parts.floors(found, table, folder / "data", model.encoder)
     result = {
         "title": title or f"{found.about['name']} on {model.name}",
         "data": about,

@@ -80,13 +80,11 @@ def _ranked(target: str, few: Path, store: Path, asked: Asked) -> None:
     if path.is_file():
         return
     from adaptree.analysis.suggest import ranking
-    from adaptree.data.source import open_data
-    from adaptree.data.table import Table
+    from adaptree.kinds.reading import open_data
     from adaptree.models.opening import base_of
     from adaptree.tasks.store import Store
 
     data = open_data(few)
-    assert isinstance(data, Table)
     sources = [task.name for task in TASKS if task.name != target]
     found = ranking(data, sources, Store(store), base_of(asked.base, "cpu", asked.threads))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -114,7 +112,7 @@ def _surprised(target: str, test: Path, store: Path, asked: Asked) -> None:
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float:
     """The rank correlation of two rows of numbers."""
-    return metrics.score("regress", np.asarray(first, dtype=float), np.asarray(second, dtype=float))["spearman"]
+    return metrics.regression(first, second)["spearman"]
 
 
 def measured(out: Path) -> dict[str, dict[str, dict[str, float]]]:

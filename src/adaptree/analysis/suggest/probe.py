@@ -15,7 +15,7 @@ from adaptree import compose
 from adaptree.api import Event
 from adaptree.compose import Parts, Tasks
 from adaptree.core import ridge
-from adaptree.data.table import Table
+from adaptree.data.dataset import Dataset
 from adaptree.errors import AdaptreeError, DataError
 from adaptree.kinds import bootstrap
 from adaptree.tasks.task import NEEDS, Task
@@ -62,7 +62,7 @@ class Ranking:
 
 
 def ranking(
-    table: Table,
+    table: Dataset,
     names: Sequence[str],
     tasks: Tasks,
     base: Base,
@@ -115,7 +115,7 @@ def ranking(
 class _Probe:
     """A sample of a table, encoded once, and what a ridge regression explains of its labels."""
 
-    def __init__(self, table: Table, base: Base, rows: int, seed: int) -> None:
+    def __init__(self, table: Dataset, base: Base, rows: int, seed: int) -> None:
         self.base, self.seed = base, seed
         order, folds = _sample(table, rows, seed)
         if len(order) < FEWEST:
@@ -123,8 +123,8 @@ class _Probe:
         self.rows = len(order)
         self._folds = folds
         self._encoded = base.encoder.encode(table.texts(order), Settings().longest(base.limit))
-        targets = table.values[order]
-        self.labels = len(table.labels) if table.kind == "classify" else 0
+        targets = table.targets(order)
+        self.labels = len(table.labels)
         self._y = np.eye(self.labels)[targets] if self.labels else _standardised(targets)[:, None]
         self._bare: dict[int, Array] = {}
         self._base_vectors: Array | None = None
@@ -197,7 +197,7 @@ def vectors(base: Base, rows: Sequence[Encoding], parts: Parts) -> Array:
     return found
 
 
-def _sample(table: Table, rows: int, seed: int) -> tuple[Array, Array]:
+def _sample(table: Dataset, rows: int, seed: int) -> tuple[Array, Array]:
     """Rows of different texts in an order of which any beginning has its share of each label; and their folds."""
     _, first = np.unique(table.keys, return_index=True)
     shuffled = np.random.default_rng(seed).permutation(first)
