@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import adaptree as at
-from adaptree import card
+from adaptree.reports import card
+from adaptree.reports.figures import figures as drawn
+from adaptree.reports.markdown import plain
 from adaptree.tasks.task import Record, Task
 from tests.bases import FILLER, WORDS, tiny_base
 
@@ -54,7 +56,7 @@ def test_scores_stand_with_their_interval_beside_the_baselines() -> None:
     assert "On the 100 rows of the test part" in text
     assert "On the validation part: accuracy 0.9800 (0.9600 to 0.9900)." in text
     assert "those of good" in text
-    assert "those of good" not in card.write(full(extra={"several": True}))
+    assert "those of good" not in card.write(full(kind="multilabel"))
 
 
 def test_without_a_test_part_validation_is_shown() -> None:
@@ -98,7 +100,7 @@ def test_it_says_how_to_load_it() -> None:
     code = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
     compile(code, "card", "exec")
     assert '[("a text", "the text beside it")]' in card.write(full(columns={"text": "a", "pair": "b", "label": "c"}))
-    assert "at.attach(model" in card.write(full(kind="attached"))
+    assert 'at.attach(model, "FOLDER")' in card.write(full(kind="attached"))
 
 
 @pytest.mark.parametrize(("method", "also"), [("houlsby(size=64)", False), ("pfeiffer(size=48)", True)])
@@ -122,7 +124,7 @@ def test_an_example_is_one_row_without_markup() -> None:
 
 @given(st.text())
 def test_no_text_breaks_out_of_its_cell(text: str) -> None:
-    shown = card.plain(text)
+    shown = plain(text)
     assert len(shown.splitlines()) <= 1
     assert not re.search(r"(?<!\\)(\\\\)*[|`\[*]", shown)
     assert "<" not in shown
@@ -130,8 +132,8 @@ def test_no_text_breaks_out_of_its_cell(text: str) -> None:
 
 
 def test_a_long_text_is_cut_before_it_is_escaped() -> None:
-    assert card.plain("word " * 100) == ("word " * 24)[:119].rstrip() + "…"
-    assert card.plain("|" * 500) == r"\|" * 119 + "…"
+    assert plain("word " * 100) == ("word " * 24)[:119].rstrip() + "…"
+    assert plain("|" * 500) == r"\|" * 119 + "…"
 
 
 @given(st.text(max_size=30))
@@ -171,7 +173,7 @@ def test_what_was_found_has_its_sections() -> None:
 
 def test_a_record_without_findings_has_none_of_their_sections_and_no_figures() -> None:
     assert "Where it goes wrong" not in card.write(full())
-    assert card.figures(full()) == {}
+    assert drawn(full()) == {}
     assert ".svg" not in card.write(full())
 
 
@@ -179,9 +181,9 @@ def test_figures_are_drawn_from_the_record_alone_and_are_the_same_again() -> Non
     course = [{"epoch": i, "train_loss": 1 / i, "validation_loss": 1.0, "f1": i / 9} for i in range(1, 4)]
     record = full(history=course, extra={"insight": INSIGHT})
     again = Record.from_json(json.loads(json.dumps(record.to_json())))
-    assert set(card.figures(record)) == {"course.svg", "confusion.svg", "calibration.svg"}
-    assert card.figures(again) == card.figures(record)
-    for name in card.figures(record):
+    assert set(drawn(record)) == {"course.svg", "confusion.svg", "calibration.svg"}
+    assert drawn(again) == drawn(record)
+    for name in drawn(record):
         assert f"]({name})" in card.write(record)
 
 
@@ -256,7 +258,7 @@ def test_a_trained_task_of_each_kind_has_its_card_and_figures(kind: str, base: A
     assert NASTY not in text
     assert "<b>" not in text
     figures = {path.name: path.read_text() for path in folder.glob("*.svg")}
-    assert figures == card.figures(bound.task.record)
+    assert figures == drawn(bound.task.record)
     assert "course.svg" in figures
     for name, figure in figures.items():
         assert f"]({name})" in text

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from adaptree.data.source import open_data
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -26,6 +25,7 @@ from adaptree.data.stem import stem
 from adaptree.errors import StoreError, UsageError
 from adaptree.kinds.encoded import Encoded
 from adaptree.kinds.joint import Joined, Joint, counts
+from adaptree.kinds.reading import open_data
 from adaptree.methods import parse
 from adaptree.models.base import Base
 from adaptree.models.bound import Bound

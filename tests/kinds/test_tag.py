@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from adaptree.data.forms.tag import PLAIN, TagForm, entities, scheme_of, to_iob2, to_scheme, words_of
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.bases import FILLER, WORDS, tiny_base
@@ -18,8 +17,9 @@ from tests.bases import FILLER, WORDS, tiny_base
 import adaptree as at
 from adaptree.data.encode import Encoder
 from adaptree.errors import DataError, UsageError
+from adaptree.kinds.iob import PLAIN, entities, scheme_of, to_iob2
 from adaptree.kinds.kind import MOST_ROWS
-from adaptree.kinds.tag import Tag, answered, decode, windows
+from adaptree.kinds.tag import Tag, TagForm, decode, owned, windows, words_of
 from adaptree.methods import parse
 from adaptree.models.forward import forward, infer
 from adaptree.models.hooks import HookedModel, share
@@ -63,28 +63,26 @@ def bytelevel() -> Encoder:
 # --- schemes
 
 
-@given(SENTENCES, st.sampled_from(["IOB1", "IOB2", "IOBES", "BILOU"]))
-def test_every_scheme_can_be_written_and_read_back(runs: list[tuple[str, int]], scheme: str) -> None:
-    tags = valid(runs)
-    assert to_iob2(to_scheme(tags, scheme), scheme) == tags
+WRITTEN = {
+    "IOB1": ["I-A", "I-A", "B-A", "O", "I-B"],
+    "IOB2": ["B-A", "I-A", "B-A", "O", "B-B"],
+    "IOBES": ["B-A", "E-A", "S-A", "O", "S-B"],
+    "BILOU": ["B-A", "L-A", "U-A", "O", "U-B"],
+}
+"""The same entities in every scheme."""
 
 
-@given(st.lists(SENTENCES, min_size=1, max_size=5), st.sampled_from(["IOB1", "IOB2", "IOBES", "BILOU"]))
-def test_what_a_file_is_read_as_gives_the_entities_that_were_written(
-    sentences: list[list[tuple[str, int]]], scheme: str
-) -> None:
-    written = [to_scheme(valid(runs), scheme) for runs in sentences]
+@given(st.lists(SENTENCES, min_size=1, max_size=5))
+def test_a_file_in_iob2_gives_the_entities_that_were_written(sentences: list[list[tuple[str, int]]]) -> None:
+    written = [valid(runs) for runs in sentences]
     found = scheme_of(written)
-    assert [entities(to_iob2(tags, found)) for tags in written] == [entities(valid(runs)) for runs in sentences]
+    assert [entities(to_iob2(tags, found)) for tags in written] == [entities(tags) for tags in written]
 
 
-def test_schemes_are_told_apart() -> None:
-    tags = ["B-A", "I-A", "B-A", "O", "B-B"]
-    assert to_scheme(tags, "IOB1") == ["I-A", "I-A", "B-A", "O", "I-B"]
-    assert to_scheme(tags, "IOBES") == ["B-A", "E-A", "S-A", "O", "S-B"]
-    assert to_scheme(tags, "BILOU") == ["B-A", "L-A", "U-A", "O", "U-B"]
-    for scheme in ("IOB1", "IOB2", "IOBES", "BILOU"):
-        assert scheme_of([["O"], to_scheme(tags, scheme)]) == scheme
+def test_schemes_are_distinguished_and_read() -> None:
+    for scheme, tags in WRITTEN.items():
+        assert scheme_of([["O"], tags]) == scheme
+        assert to_iob2(tags, scheme) == WRITTEN["IOB2"]
     assert scheme_of([["B-A", "O", "I-A"], ["O", "B-B"]]) == "IOB2"  # with a mistake
     assert scheme_of([["O", "O"], []]) == "IOB2"
     assert scheme_of([["B", "I", "O"]]) == "IOB2"
@@ -239,7 +237,7 @@ def test_windows_cover_all_words_and_each_is_answered_where_it_sees_most(lengths
         behind = ends[span[1]] - ends[word + 1] if span[1] < len(lengths) else np.inf
         return float(min(before, behind))
 
-    shares = answered(ends, spans)
+    shares = owned(ends, spans)
     assert [word for first, behind in shares for word in range(first, behind)] == list(range(len(lengths)))
     for (first, behind), own in zip(shares, spans, strict=True):
         for word in range(first, behind):
