@@ -221,7 +221,7 @@ def train(
 def _check_fits(table: Dataset, how: Method, asked: Settings) -> None:
     """Refuse a method, a metric or weights that this file is not for."""
     kind = kinds.get(table.kind)
-    if how.outside and (not kind.baselines or asked.windows):
+    if how.outside and (not kind.linear_outside or asked.windows):
         raise UsageError(
             f"{how.name} is for one label or one number a text, read at once.",
             hint="Choose another method, or houlsby.",

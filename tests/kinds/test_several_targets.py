@@ -54,7 +54,7 @@ def test_several_labels_are_learned_and_the_threshold_is_chosen_on_validation(ba
         topics(240), base=base, method="houlsby:16", epochs=12, lr=1e-2, store=tmp_path / "store", name="topics"
     )
     record = bound.task.record
-    assert record.kind == "classify"
+    assert record.kind == "multilabel"
     assert record.labels == NAMES
     assert record.metrics["validation"]["f1"] > 0.85
     assert set(record.intervals["validation"]) == set(record.metrics["validation"])
@@ -125,7 +125,7 @@ def test_several_numbers_are_learned_each_on_its_own_scale(base: Any, tmp_path: 
         store=tmp_path / "store",
     )  # fmt: skip
     record = bound.task.record
-    assert record.kind == "regress"
+    assert record.kind == "multioutput"
     assert record.metrics["validation"]["pearson"] > 0.8
     assert {"pearson_fruit", "pearson_tools"} <= set(record.metrics["validation"])
     values = bound.predict(["apple pear plum the"])[0].to_dict()["values"]

@@ -120,7 +120,7 @@ def read(row: dict[str, Any], **said: str | None) -> list[str] | None:
     form = form_of(row, **said)
     given = form.input(row, 7, "x.jsonl")
     assert given is not None
-    return form.gold(row, given, 7, "x.jsonl")
+    return form.target(row, given, 7, "x.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_spans_become_tags_and_are_widened_to_words() -> None:
     assert read(row) == ["B-PER", "I-PER", "I-PER", "I-PER", "O", "B-ADJ", "O", "O", "O", "B-LOC", "O"]
     assert read({"text": text, "label": [[31, 35, "LOC"]], "tokens": [{"id": 0}]}) == ["O"] * 9 + ["B-LOC", "O"]
     nothing = {"text": text, "entities": []}
-    assert form_of(row).gold(nothing, words_of(text), 1, "x") == ["O"] * 11
+    assert form_of(row).target(nothing, words_of(text), 1, "x") == ["O"] * 11
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_spans_become_tags_and_are_widened_to_words() -> None:
 def test_a_bad_row_of_lists_is_named(row: dict[str, Any], what: str) -> None:
     form = TagForm({"text": "tokens", "label": "tags"}, "")
     with pytest.raises(DataError, match=f"row 7 of 'x.jsonl'.*{what}") as caught:
-        form.gold(row, form.input(row, 7, "x.jsonl"), 7, "x.jsonl")
+        form.target(row, form.input(row, 7, "x.jsonl"), 7, "x.jsonl")
     assert caught.value.hint
 
 
@@ -189,13 +189,13 @@ def test_a_bad_span_is_named_with_its_row(spans: list[Any], what: str) -> None:
     row = {"text": "Ann  left", "spans": spans}
     form = TagForm({"text": "text", "label": "spans"}, "")
     with pytest.raises(DataError, match=f"row 7 of 'x.jsonl'.*{what}"):
-        form.gold(row, form.input(row, 7, "x.jsonl"), 7, "x.jsonl")
+        form.target(row, form.input(row, 7, "x.jsonl"), 7, "x.jsonl")
 
 
 def test_rows_without_words_or_tags_are_none_and_other_files_are_of_another_kind() -> None:
     form = TagForm({"text": "tokens", "label": "tags"}, "")
     assert [form.input({"tokens": value}, 1, "x") for value in (None, [], "", " \n", float("nan"))] == [None] * 5
-    assert form.gold({"tags": None}, given_of(["a"]), 1, "x") is None
+    assert form.target({"tags": None}, given_of(["a"]), 1, "x") is None
     assert TagForm.guess(["text", "label"], [{"text": "a text", "label": "good"}], {}) is None
     assert TagForm.guess(["words", "labels"], [{"words": ["a", "b", "c"], "labels": ["sport"]}] * 3, {}) is None
     for names in ([], ["news"], [{"by": "me"}]):

@@ -58,7 +58,7 @@ def show(
     debug: options.Debug = False,
 ) -> None:
     """A task's card, or with --format json its whole record."""
-    from adaptree import card
+    from adaptree.reports import card
     from adaptree.tasks.store import Store
     from adaptree.tasks.task import read_record
 

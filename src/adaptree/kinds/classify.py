@@ -36,6 +36,7 @@ class Classify(Windowed):
     metrics: ClassVar[tuple[str, ...]] = ("accuracy", "macro_f1", "matthews", "f1", "precision", "recall")
     priority: ClassVar[int | None] = 90
     baselines: ClassVar[bool] = True
+    linear_outside: ClassVar[bool] = True
     weighs_classes: ClassVar[bool] = True
     target_name: ClassVar[str] = "label"
     labels: tuple[str | int, ...]

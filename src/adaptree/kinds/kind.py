@@ -90,7 +90,9 @@ class Kind(ABC):
     numeric: ClassVar[bool] = False
     """Whether a target is a number, where a target is one value (`form.one_value`)."""
     baselines: ClassVar[bool] = False
-    """Whether a bag of words can learn it: a text or pair with one label or one number."""
+    """Whether the cheap baselines are scored beside it: for targets that are one value (`form.one_value`)."""
+    linear_outside: ClassVar[bool] = False
+    """Whether a linear model outside the base can stand for the head (`bag_targets`), as the method tfidf does."""
     weighs_classes: ClassVar[bool] = False
     """Whether `class_weights` are for it."""
     reads_tokens: ClassVar[bool] = False
@@ -157,6 +159,11 @@ class Kind(ABC):
     @abstractmethod
     def width(self) -> int:
         """How many numbers the head gives for a vector."""
+
+    @property
+    def classes(self) -> int:
+        """How many labels a target is one of; 0 for numbers."""
+        return 0 if self.numeric else len(getattr(self, "labels", ()))
 
     def examples(self, encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Example]:
         """Return what is computed for each input."""

@@ -36,6 +36,7 @@ class Regress(Windowed):
     priority: ClassVar[int | None] = 91
     numeric: ClassVar[bool] = True
     baselines: ClassVar[bool] = True
+    linear_outside: ClassVar[bool] = True
     majority: ClassVar[str] = "mean"
     target_name: ClassVar[str] = "number"
     mean: float

@@ -27,7 +27,7 @@ def baselines(
     if not len(train_texts):
         raise DataError("no rows to fit the baselines on.", hint="Give some training rows.")
     texts, targets = _sample(train_texts, np.asarray(train_targets).tolist())
-    classes = 0 if kind.numeric else kind.width
+    classes = kind.classes
     usual: int | float
     if classes:
         usual = int(np.bincount(np.asarray(train_targets), minlength=classes).argmax())  # the first of equals
