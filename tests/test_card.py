@@ -58,7 +58,7 @@ def test_scores_stand_with_their_interval_beside_the_baselines() -> None:
     assert "On the 100 rows of the test part" in text
     assert "On the validation part: accuracy 0.9800 (0.9600 to 0.9900)." in text
     assert "those of good" in text
-    assert "those of good" not in card.write(full(extra={"several": True}))
+    assert "those of good" not in card.write(full(kind="multilabel"))
 
 
 def test_without_a_test_part_validation_is_shown() -> None:
@@ -102,7 +102,7 @@ def test_it_says_how_to_load_it() -> None:
     code = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
     compile(code, "card", "exec")
     assert '[("a text", "the text beside it")]' in card.write(full(columns={"text": "a", "pair": "b", "label": "c"}))
-    assert "at.attach(model" in card.write(full(kind="attached"))
+    assert 'at.attach(model, "FOLDER")' in card.write(full(kind="attached"))
 
 
 @pytest.mark.parametrize(("method", "also"), [("houlsby(size=64)", False), ("pfeiffer(size=48)", True)])

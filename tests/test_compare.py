@@ -19,8 +19,8 @@ import pytest
 
 from adaptree.analysis.compare import cells, choose, compare, pareto, report
 from adaptree.analysis.compare.rows import sample
-from adaptree.data.table import load
 from adaptree.errors import DataError, MethodError, UsageError
+from adaptree.kinds.reading import open_data
 from adaptree.reports.tradeoff import tradeoff
 from adaptree.tasks.store import Store
 from tests import browser
@@ -212,7 +212,7 @@ def until(true: Callable[[], bool], seconds: float = 120) -> None:
 
 def test_a_sample_has_every_label_and_is_always_the_same(tmp_path: Path) -> None:
     rows = [{"text": f"text {i}", "label": "rare" if i == 77 else "usual"} for i in range(100)]
-    table = load(rows)
+    table = open_data(rows)
     every = np.arange(100)
     kept = sample(table, every, 10)
     assert len(kept) == 10

@@ -13,7 +13,8 @@ import adaptree as at
 from adaptree.cli import main
 from adaptree.core.int8 import Int8Linear, quantise
 from adaptree.errors import UsageError
-from adaptree.kinds import Classify, Regress
+from adaptree.kinds.classify import Classify
+from adaptree.kinds.regress import Regress
 from adaptree.methods import METHODS, parse
 from adaptree.tasks.task import Task
 from tests import tiny

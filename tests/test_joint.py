@@ -20,12 +20,12 @@ from torch import Tensor
 
 from adaptree import api, kinds
 from adaptree.cli import main
-from adaptree.data.source import open_data
 from adaptree.data.split import split
 from adaptree.data.stem import stem
 from adaptree.errors import StoreError, UsageError
 from adaptree.kinds.encoded import Encoded
 from adaptree.kinds.joint import Joined, Joint, counts
+from adaptree.kinds.reading import open_data
 from adaptree.methods import parse
 from adaptree.models.base import Base
 from adaptree.models.bound import Bound

@@ -19,9 +19,9 @@ from adaptree.analysis.suggest import Ranking, ranking, suggest
 from adaptree.analysis.suggest.probe import _sample, _sure
 from adaptree.cli import main
 from adaptree.core import ridge
-from adaptree.data.source import open_data
-from adaptree.data.table import Table
+from adaptree.data.dataset import Dataset
 from adaptree.errors import AdaptreeError, DataError, TaskNotFound, UsageError
+from adaptree.kinds.reading import open_data
 from adaptree.models.base import Base
 from adaptree.models.loading import load_base
 from adaptree.tasks.store import Store
@@ -92,9 +92,9 @@ def store(tmp_path_factory: pytest.TempPathFactory, base: Base, mine: Path) -> S
 
 
 @pytest.fixture(scope="module")
-def table(mine: Path) -> Table:
+def table(mine: Path) -> Dataset:
     found = open_data(mine)
-    assert isinstance(found, Table)
+    assert isinstance(found, Dataset)
     return found
 
 
@@ -146,7 +146,7 @@ def test_columns_that_tell_nothing_change_nothing() -> None:
     np.testing.assert_allclose(nothing[folds == 0], np.repeat(y[folds != 0].mean(0)[None], 4, 0))
 
 
-def test_a_sample_is_of_different_texts_and_every_beginning_has_its_share_of_each_label(table: Table) -> None:
+def test_a_sample_is_of_different_texts_and_every_beginning_has_its_share_of_each_label(table: Dataset) -> None:
     order, folds = _sample(table, 90, 0)
     assert len(np.unique(table.keys[order])) == 90
     for count in (30, 60, 90):
@@ -164,7 +164,7 @@ def test_a_sample_is_of_different_texts_and_every_beginning_has_its_share_of_eac
 
 
 @pytest.fixture(scope="module")
-def found(store: Store, base: Base, table: Table) -> Ranking:
+def found(store: Store, base: Base, table: Dataset) -> Ranking:
     return ranking(table, ["random", "same", "other", "strong"], store, base)
 
 
@@ -182,14 +182,14 @@ def test_what_knows_the_labels_is_ahead_of_what_does_not(found: Ranking) -> None
         assert gain.bare == found.gains[0].bare
 
 
-def test_an_adapter_that_does_nothing_gains_nothing(store: Store, base: Base, table: Table) -> None:
+def test_an_adapter_that_does_nothing_gains_nothing(store: Store, base: Base, table: Dataset) -> None:
     idle = shaken(store["same"], "idle", 0, std=0.0)
     (gain,) = ranking(table, ["idle"], {"idle": idle}, base).gains
     assert gain.gain == pytest.approx(0, abs=1e-5)
     assert gain.sure in ("unsure", "no")
 
 
-def test_what_is_explained_is_that_of_the_vectors_that_a_task_gives(store: Store, base: Base, table: Table) -> None:
+def test_what_is_explained_is_that_of_the_vectors_that_a_task_gives(store: Store, base: Base, table: Dataset) -> None:
     """The gain again from `features`, and from the definition: errors on held-out rows over those of the mean."""
     order, folds = _sample(table, 450, 0)
     texts, y = table.texts(order), np.eye(3)[table.values[order]]
@@ -205,12 +205,12 @@ def test_what_is_explained_is_that_of_the_vectors_that_a_task_gives(store: Store
     assert gain.bare == pytest.approx(1 - bare / mean, rel=1e-6)
 
 
-def test_the_same_seed_gives_the_same_ranking(found: Ranking, store: Store, base: Base, table: Table) -> None:
+def test_the_same_seed_gives_the_same_ranking(found: Ranking, store: Store, base: Base, table: Dataset) -> None:
     assert ranking(table, ["strong", "other", "same", "random"], store, base) == found
     assert ranking(table, ["random", "same", "other", "strong"], store, base, seed=1) != found
 
 
-def test_many_tasks_are_halved_and_the_best_comes_through(store: Store, base: Base, table: Table) -> None:
+def test_many_tasks_are_halved_and_the_best_comes_through(store: Store, base: Base, table: Dataset) -> None:
     tasks = {f"r{i}": shaken(store["same"], f"r{i}", i) for i in range(10)} | {"strong": store["strong"]}
     events: list[dict[str, Any]] = []
     found = ranking(table, list(tasks), tasks, base, top=1, on_event=events.append)
@@ -238,7 +238,7 @@ def test_numbers_can_be_the_target_too(store: Store, base: Base, tmp_path: Path)
         beasts = sum(word in ("lion", "wolf") for word in words)
         rows.append({"text": " ".join(words), "label": beasts / 3 + rng.random() / 10})
     data = open_data(rows, kind="regress")
-    assert isinstance(data, Table)
+    assert isinstance(data, Dataset)
     gains = {gain.task: gain for gain in ranking(data, ["strong", "random"], store, base).gains}
     assert gains["strong"].gain > gains["random"].gain
 
@@ -393,7 +393,7 @@ def test_a_damaged_task_is_left_out_and_told(store: Store, base: Base, tmp_path:
 
 
 def test_a_task_that_makes_no_numbers_or_lacks_weights_is_left_out_and_told(
-    store: Store, base: Base, table: Table
+    store: Store, base: Base, table: Dataset
 ) -> None:
     same = store["same"]
     wild = shaken(same, "wild", 0, std=float("inf"))

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from adaptree import kinds
 from adaptree.compose import Expression, Name
 from adaptree.data.check import Report, tell
 from adaptree.data.check import check as look
+from adaptree.data.dataset import Dataset, Schema
+from adaptree.data.read import name_of
 from adaptree.data.read import rows as read_rows
-from adaptree.data.source import Data, Reader, kind_of, open_data
 from adaptree.data.split import split, split_again
-from adaptree.data.table import name_of
 from adaptree.errors import TrainingError, UsageError
-from adaptree.kinds import metrics
+from adaptree.kinds.reading import Reader, open_data
 from adaptree.methods import Method
 from adaptree.models.opening import EVALUATED, REBASED, base_of, encoder_of
 from adaptree.tasks.names import check_name
-from adaptree.tasks.record import Record
 from adaptree.tasks.runs import remember, run_folder
 from adaptree.tasks.store import Store
 from adaptree.tasks.task import Task
@@ -60,10 +60,10 @@ def check(
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> Report:
     """What is in this file, what `train` would do with it, and what looks wrong."""
-    table = open_data(
-        data, text=text, pair=text_pair, label=label, kind=kind_of(kind), encoding=encoding, on_event=on_event
+    table = open_data(data, text=text, pair=text_pair, label=label, kind=kind, encoding=encoding, on_event=on_event)
+    other = (
+        None if validation is None else open_data(validation, encoding=encoding, like=table.schema, on_event=on_event)
     )
-    other = None if validation is None else open_data(validation, encoding=encoding, like=table, on_event=on_event)
     encoder, limit = encoder_of(base)
     longest = Settings(max_length=max_length, seed=seed).longest(limit)
     return look(table, validation=other, lengths=encoder.lengths, limit=limit, max_length=longest, seed=seed)
@@ -112,17 +112,16 @@ def train(
         store.check_room(name)
     asked = Settings(**known_settings(settings))
     how, below = ground(method, on, store)
-    table = open_data(
-        data, text=text, pair=text_pair, label=label, kind=kind_of(kind), encoding=encoding, on_event=on_event
-    )
+    table = open_data(data, text=text, pair=text_pair, label=label, kind=kind, encoding=encoding, on_event=on_event)
     if resume and store is None:
         raise UsageError("only a run in a store can be resumed.", hint="Pass the store that it was started with.")
     _check_fits(table, how, asked)
-    other = None if validation is None else open_data(validation, encoding=encoding, like=table, on_event=on_event)
-    tester = None if test is None else open_data(test, encoding=encoding, like=table, on_event=on_event)
+    other = (
+        None if validation is None else open_data(validation, encoding=encoding, like=table.schema, on_event=on_event)
+    )
+    tester = None if test is None else open_data(test, encoding=encoding, like=table.schema, on_event=on_event)
     tell(table, other, tester, on_event)
 
-    from adaptree import kinds
     from adaptree.kinds.encoded import Encoded
     from adaptree.training import checkpoint
     from adaptree.training.fast import preset
@@ -143,7 +142,7 @@ def train(
         rows=len(parts["train"]),
         lr=how.lr,
         limit=base.limit,
-        metric=metrics.main_metric(table.scored, table.labels),
+        metric=kinds.get(table.kind).metrics[0],
         pooling=kinds.check_pooling(asked.pooling or base.pooling),
     )
     assert chosen.max_length is not None
@@ -165,7 +164,7 @@ def train(
             "kind": table.kind,
             "why": table.why,
             "labels": table.labels,
-            "columns": table.said,
+            "columns": table.columns,
             "base": base.name,
             "method": str(whole),
             "train": len(parts["train"]),
@@ -221,22 +220,23 @@ def train(
     return base.bind(task)
 
 
-def _check_fits(table: Data, how: Method, asked: Settings) -> None:
+def _check_fits(table: Dataset, how: Method, asked: Settings) -> None:
     """Refuse a method, a metric or weights that this file is not for."""
-    if how.standalone and (table.scored not in ("classify", "regress") or asked.windows):
+    kind = kinds.get(table.kind)
+    if how.standalone and (not kind.linear_outside or asked.windows):
         raise UsageError(
             f"{how.name} is for one label or one number a text, read at once.",
             hint="Choose another method, or houlsby.",
         )
     if asked.metric is not None:
-        metrics.check_metric(table.scored, asked.metric, table.labels)
-    if asked.class_weights and table.scored != "classify":
+        kind.check_metric(asked.metric, table.labels)
+    if asked.class_weights and not kind.weighs_classes:
         raise UsageError(
             "class weights are for rows of one label each, and this file has others.", hint="Leave --class-weights out."
         )
 
 
-def _parts(table: Data, other: Data | None, tester: Data | None, seed: int) -> dict[str, Part]:
+def _parts(table: Dataset, other: Dataset | None, tester: Dataset | None, seed: int) -> dict[str, Part]:
     """The rows to train on, to validate on and, if there are such, to test on."""
     from adaptree.training.package import Part
 
@@ -269,7 +269,7 @@ def evaluate(
             f"{bound.expression!r} gives several answers, and a row of a file is labelled for one.",
             hint=f'Evaluate each part: adaptree evaluate "{next(iter(bound.parts))}" DATA',
         )
-    like = _Form(bound.task.record)
+    like = Schema.of_task(bound.task.record)
     table = open_data(data, text=text, pair=text_pair, label=label, encoding=encoding, like=like, unknown=True)
     scores, spans = score(bound, Part(table, np.arange(len(table))))
     itself = isinstance(bound.composition.expression, Name) and len(bound.composition.tasks) == 1
@@ -404,11 +404,3 @@ def methods(base: Base | str | Path = "minilm") -> list[dict[str, Any]]:
 
 def _note(text: str) -> Event:
     return {"event": "note", "text": text}
-
-
-class _Form:
-    """What a record says of the files that fit its task."""
-
-    def __init__(self, record: Record) -> None:
-        self.name, self.kind = f"the task {record.name}", record.kind
-        self.labels, self.said = tuple(record.labels), record.columns

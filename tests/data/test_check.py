@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from adaptree.data.check import check
-from adaptree.data.table import Table, load
+from adaptree.data.dataset import Dataset
+from adaptree.kinds.reading import open_data
 
 
-def of(rows: list[tuple[str | None, Any]]) -> Table:
-    return load([{"text": text, "label": label} for text, label in rows], text="text", label="label")
+def of(rows: list[tuple[str | None, Any]]) -> Dataset:
+    return open_data([{"text": text, "label": label} for text, label in rows], text="text", label="label")
 
 
 def good(count: int = 200) -> list[tuple[str | None, Any]]:
@@ -63,7 +64,7 @@ def test_lengths_of_a_large_file_are_measured_on_rows_spread_over_it() -> None:
 
 
 def test_pairs_are_measured_as_pairs() -> None:
-    table = load([{"text_a": f"a {i}", "text_b": "b", "label": "xy"[i % 2]} for i in range(120)])
+    table = open_data([{"text_a": f"a {i}", "text_b": "b", "label": "xy"[i % 2]} for i in range(120)])
     report = check(table, lengths=lambda pairs: [len(a.split()) + len(b.split()) for a, b in pairs])
     assert report.lengths is not None
     assert report.lengths.max == 3

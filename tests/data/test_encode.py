@@ -10,10 +10,10 @@ import pytest
 from tests.bases import tiny_base, words_csv
 
 from adaptree.data.encode import Encoder
-from adaptree.data.table import load
 from adaptree.errors import BaseError
-from adaptree.kinds import Regress
 from adaptree.kinds.encoded import Encoded
+from adaptree.kinds.reading import open_data
+from adaptree.kinds.regress import Regress
 from adaptree.models.embedded import config_of, locate
 
 KIND = Regress(0.0, 1.0)
@@ -74,7 +74,7 @@ def test_a_small_table_is_encoded_once_and_a_large_one_as_needed(
 ) -> None:
     folder = tiny_base(tmp_path / "base")
     encoder = Encoder.load(folder, config_of(folder))
-    table = load(words_csv(tmp_path / "w.csv"))
+    table = open_data(words_csv(tmp_path / "w.csv"))
     calls: list[int] = []
     real = encoder.encode
     monkeypatch.setattr(encoder, "encode", lambda texts, n: calls.append(len(texts)) or real(texts, n))
@@ -83,7 +83,7 @@ def test_a_small_table_is_encoded_once_and_a_large_one_as_needed(
     again = kept.examples(np.array([5, 3, 7]))
     assert calls == [3, 1]
     assert again[0] is first[2]
-    assert kept.truncated == sum(len(table.text(i).split()) > 6 for i in (1, 3, 5, 7))
+    assert kept.truncated == sum(len(table.texts([i])[0].split()) > 6 for i in (1, 3, 5, 7))
     monkeypatch.setattr(Encoded, "KEEP", 10)
     large = Encoded(table, KIND, encoder, 8)
     assert [r.ids.tolist() for [r] in large.examples(np.array([3, 1, 5]))] == [r.ids.tolist() for [r] in first]

@@ -9,17 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from adaptree.data.dataset import Dataset
 from adaptree.data.split import overlap, split
-from adaptree.data.table import Table, load
 from adaptree.errors import DataError, UsageError
+from adaptree.kinds.reading import open_data
 
 
-def of(rows: list[tuple[str, Any]], **options: Any) -> Table:
-    return load([{"text": text, "label": label} for text, label in rows], text="text", label="label", **options)
+def of(rows: list[tuple[str, Any]], **options: Any) -> Dataset:
+    return open_data([{"text": text, "label": label} for text, label in rows], text="text", label="label", **options)
 
 
-def held_texts(table: Table, **options: Any) -> set[str]:
-    return {table.text(i) for i in split(table, **options)[1]}
+def held_texts(table: Dataset, **options: Any) -> set[str]:
+    return {table.texts([i])[0] for i in split(table, **options)[1]}
 
 
 def plain(count: int, labels: str = "ab") -> list[tuple[str, str]]:
@@ -38,8 +39,8 @@ def test_laws_of_any_split(rows: list[tuple[str, str]], seed: int, random: Any) 
     assert np.array_equal(np.sort(np.r_[train, held]), np.arange(len(table)))
     assert (np.diff(train) > 0).all()
     assert (np.diff(held) > 0).all()
-    texts = {table.text(i) for i in held}
-    assert not texts & {table.text(i) for i in train}
+    texts = {table.texts([i])[0] for i in held}
+    assert not texts & {table.texts([i])[0] for i in train}
     shuffled = list(rows)
     random.shuffle(shuffled)
     assert held_texts(of(shuffled), seed=seed) == texts
@@ -109,7 +110,7 @@ def test_what_cannot_be_split_is_said() -> None:
 
 
 def test_a_table_without_labels_can_be_split() -> None:
-    table = load([{"text": f"text {i}"} for i in range(50)], need_label=False)
+    table = open_data([{"text": f"text {i}"} for i in range(50)], kind="mlm")
     assert len(split(table)[1]) == 10
 
 

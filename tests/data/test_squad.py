@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adaptree.data.forms.answer import AnswerForm
 from adaptree.data.squad import read_squad
 from adaptree.errors import DataError
+from adaptree.kinds.answer import AnswerForm
 
 CONTEXT = "The Denver Broncos won. The game was played in Santa Clara, near San José, in 2016."
 SQUAD = {
@@ -45,7 +45,7 @@ def form_of(rows: list[dict[str, Any]], said: Mapping[str, str | None] | None = 
 def gold_of(row: dict[str, Any]) -> Any:
     columns = {name: name for name in ("question", "context", "answers", "start", "is_impossible", "id") if name in row}
     form = AnswerForm({**columns, "answers": "answers", "impossible": "is_impossible"}, "said")
-    return form.gold(row, form.input(row, 3, "a.csv"), 3, "a.csv")
+    return form.target(row, form.input(row, 3, "a.csv"), 3, "a.csv")
 
 
 def test_squad_json_becomes_flat_rows() -> None:
@@ -98,7 +98,7 @@ def test_squad_rows_become_inputs_and_golds() -> None:
     assert "'answers'" in form.why
     inputs = [form.input(row, 1, "x") for row in rows]
     assert inputs[0] == {"question": "Who won?", "context": CONTEXT}
-    targets = [form.gold(row, given, 1, "x") for row, given in zip(rows, inputs, strict=True)]
+    targets = [form.target(row, given, 1, "x") for row, given in zip(rows, inputs, strict=True)]
     assert targets == [
         {"answers": [{"text": "Denver Broncos", "start": 4}], "id": "a"}, {"answers": [], "id": "b"}, None
     ]  # fmt: skip
@@ -242,6 +242,6 @@ def test_the_real_files_are_read_whole() -> None:
             rows = [row for _, row in read_squad(json.load(file))]
         form = form_of(rows[:500])
         assert form is not None
-        targets = [form.gold(row, form.input(row, i, name), i, name) for i, row in enumerate(rows)]
+        targets = [form.target(row, form.input(row, i, name), i, name) for i, row in enumerate(rows)]
         assert len(targets) == questions
         assert sum(len(gold["answers"]) for gold in targets if gold) == answers

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from adaptree.data.encode import Encoder
 from adaptree.errors import UsageError
 from adaptree.kinds import answer as module
-from adaptree.kinds.answer import Answer, Answered, choose_threshold
+from adaptree.kinds.answer import Answer, AnswerPrediction, choose_threshold
 from adaptree.kinds.kind import Example
 from adaptree.methods import parse
 from adaptree.models.base import Base
@@ -401,7 +401,7 @@ def test_what_is_not_sure_enough_is_left_out() -> None:
     (unsure,) = Answer().predictions(out, examples, [], 1.0)
     assert (sure.answer, sure.start, sure.end) == ("lion", 8, 12)
     assert (unsure.answer, unsure.start, unsure.end, unsure.score) == ("", None, None, sure.score)
-    assert isinstance(unsure, Answered)
+    assert isinstance(unsure, AnswerPrediction)
     assert unsure.n_best[0].answer == "lion"
 
 

@@ -86,7 +86,8 @@ def store(base: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_each_kind_is_guessed_and_kept(store: Any) -> None:
     found = {name: store[name].record.kind for name in OPTIONS}
     assert found == {
-        "classify": "classify", "pair": "classify", "labels": "classify", "regress": "regress", "numbers": "regress",
+        "classify": "classify", "pair": "classify", "labels": "multilabel", "regress": "regress",
+        "numbers": "multioutput",
         "tag": "tag", "answer": "answer", "choose": "choose", "mlm": "mlm",
     }  # fmt: skip
 

@@ -16,10 +16,10 @@ from tests.bases import FILLER, WORDS, tiny_base
 
 import adaptree as at
 from adaptree.data.encode import Encoder
-from adaptree.data.forms.tag import PLAIN, TagForm, entities, scheme_of, to_iob2, to_scheme, words_of
 from adaptree.errors import DataError, UsageError
+from adaptree.kinds.iob import PLAIN, entities, scheme_of, to_iob2
 from adaptree.kinds.kind import MOST_ROWS
-from adaptree.kinds.tag import Tag, answered, decode, windows
+from adaptree.kinds.tag import Tag, TagForm, decode, owned, windows, words_of
 from adaptree.methods import parse
 from adaptree.models.forward import forward, infer
 from adaptree.models.hooks import HookedModel, share
@@ -63,28 +63,26 @@ def bytelevel() -> Encoder:
 # --- schemes
 
 
-@given(SENTENCES, st.sampled_from(["IOB1", "IOB2", "IOBES", "BILOU"]))
-def test_every_scheme_can_be_written_and_read_back(runs: list[tuple[str, int]], scheme: str) -> None:
-    tags = valid(runs)
-    assert to_iob2(to_scheme(tags, scheme), scheme) == tags
+WRITTEN = {
+    "IOB1": ["I-A", "I-A", "B-A", "O", "I-B"],
+    "IOB2": ["B-A", "I-A", "B-A", "O", "B-B"],
+    "IOBES": ["B-A", "E-A", "S-A", "O", "S-B"],
+    "BILOU": ["B-A", "L-A", "U-A", "O", "U-B"],
+}
+"""The same entities in every scheme."""
 
 
-@given(st.lists(SENTENCES, min_size=1, max_size=5), st.sampled_from(["IOB1", "IOB2", "IOBES", "BILOU"]))
-def test_what_a_file_is_read_as_gives_the_entities_that_were_written(
-    sentences: list[list[tuple[str, int]]], scheme: str
-) -> None:
-    written = [to_scheme(valid(runs), scheme) for runs in sentences]
+@given(st.lists(SENTENCES, min_size=1, max_size=5))
+def test_a_file_in_iob2_gives_the_entities_that_were_written(sentences: list[list[tuple[str, int]]]) -> None:
+    written = [valid(runs) for runs in sentences]
     found = scheme_of(written)
-    assert [entities(to_iob2(tags, found)) for tags in written] == [entities(valid(runs)) for runs in sentences]
+    assert [entities(to_iob2(tags, found)) for tags in written] == [entities(tags) for tags in written]
 
 
-def test_schemes_are_told_apart() -> None:
-    tags = ["B-A", "I-A", "B-A", "O", "B-B"]
-    assert to_scheme(tags, "IOB1") == ["I-A", "I-A", "B-A", "O", "I-B"]
-    assert to_scheme(tags, "IOBES") == ["B-A", "E-A", "S-A", "O", "S-B"]
-    assert to_scheme(tags, "BILOU") == ["B-A", "L-A", "U-A", "O", "U-B"]
-    for scheme in ("IOB1", "IOB2", "IOBES", "BILOU"):
-        assert scheme_of([["O"], to_scheme(tags, scheme)]) == scheme
+def test_schemes_are_distinguished_and_read() -> None:
+    for scheme, tags in WRITTEN.items():
+        assert scheme_of([["O"], tags]) == scheme
+        assert to_iob2(tags, scheme) == WRITTEN["IOB2"]
     assert scheme_of([["B-A", "O", "I-A"], ["O", "B-B"]]) == "IOB2"  # with a mistake
     assert scheme_of([["O", "O"], []]) == "IOB2"
     assert scheme_of([["B", "I", "O"]]) == "IOB2"
@@ -122,7 +120,7 @@ def read(row: dict[str, Any], **said: str | None) -> list[str] | None:
     form = form_of(row, **said)
     given = form.input(row, 7, "x.jsonl")
     assert given is not None
-    return form.gold(row, given, 7, "x.jsonl")
+    return form.target(row, given, 7, "x.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -152,7 +150,7 @@ def test_spans_become_tags_and_are_widened_to_words() -> None:
     assert read(row) == ["B-PER", "I-PER", "I-PER", "I-PER", "O", "B-ADJ", "O", "O", "O", "B-LOC", "O"]
     assert read({"text": text, "label": [[31, 35, "LOC"]], "tokens": [{"id": 0}]}) == ["O"] * 9 + ["B-LOC", "O"]
     nothing = {"text": text, "entities": []}
-    assert form_of(row).gold(nothing, words_of(text), 1, "x") == ["O"] * 11
+    assert form_of(row).target(nothing, words_of(text), 1, "x") == ["O"] * 11
 
 
 @pytest.mark.parametrize(
@@ -169,7 +167,7 @@ def test_spans_become_tags_and_are_widened_to_words() -> None:
 def test_a_bad_row_of_lists_is_named(row: dict[str, Any], what: str) -> None:
     form = TagForm({"text": "tokens", "label": "tags"}, "")
     with pytest.raises(DataError, match=f"row 7 of 'x.jsonl'.*{what}") as caught:
-        form.gold(row, form.input(row, 7, "x.jsonl"), 7, "x.jsonl")
+        form.target(row, form.input(row, 7, "x.jsonl"), 7, "x.jsonl")
     assert caught.value.hint
 
 
@@ -191,13 +189,13 @@ def test_a_bad_span_is_named_with_its_row(spans: list[Any], what: str) -> None:
     row = {"text": "Ann  left", "spans": spans}
     form = TagForm({"text": "text", "label": "spans"}, "")
     with pytest.raises(DataError, match=f"row 7 of 'x.jsonl'.*{what}"):
-        form.gold(row, form.input(row, 7, "x.jsonl"), 7, "x.jsonl")
+        form.target(row, form.input(row, 7, "x.jsonl"), 7, "x.jsonl")
 
 
 def test_rows_without_words_or_tags_are_none_and_other_files_are_of_another_kind() -> None:
     form = TagForm({"text": "tokens", "label": "tags"}, "")
     assert [form.input({"tokens": value}, 1, "x") for value in (None, [], "", " \n", float("nan"))] == [None] * 5
-    assert form.gold({"tags": None}, given_of(["a"]), 1, "x") is None
+    assert form.target({"tags": None}, given_of(["a"]), 1, "x") is None
     assert TagForm.guess(["text", "label"], [{"text": "a text", "label": "good"}], {}) is None
     assert TagForm.guess(["words", "labels"], [{"words": ["a", "b", "c"], "labels": ["sport"]}] * 3, {}) is None
     for names in ([], ["news"], [{"by": "me"}]):
@@ -239,7 +237,7 @@ def test_windows_cover_all_words_and_each_is_answered_where_it_sees_most(lengths
         behind = ends[span[1]] - ends[word + 1] if span[1] < len(lengths) else np.inf
         return float(min(before, behind))
 
-    shares = answered(ends, spans)
+    shares = owned(ends, spans)
     assert [word for first, behind in shares for word in range(first, behind)] == list(range(len(lengths)))
     for (first, behind), own in zip(shares, spans, strict=True):
         for word in range(first, behind):

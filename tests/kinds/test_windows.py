@@ -13,8 +13,9 @@ from tests.bases import FILLER, WORDS, tiny_base, words_csv
 
 import adaptree as at
 from adaptree.errors import UsageError
-from adaptree.kinds import Classify, Regress
 from adaptree.kinds import windows as module
+from adaptree.kinds.classify import Classify
+from adaptree.kinds.regress import Regress
 
 
 def documents(count: int, seed: int = 0) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from adaptree import attach
 from adaptree.core import invertible
-from adaptree.kinds.mlm import _said
+from adaptree.kinds.mlm import _predict
 
 FOLDER = os.environ.get("ADAPTREE_PEERS")
 pytestmark = pytest.mark.skipif(not FOLDER, reason="ADAPTREE_PEERS names no folder with adapters' numbers: make peers")
@@ -59,6 +59,6 @@ def test_a_language_adapter_says_the_same_words() -> None:
     words = bert.get_input_embeddings().weight
     theirs = found["output"][real]
     head = {name: t for name, t in v.items() if name not in own}
-    ours, uninverted = (_said(x, gold, of, words)[1] for of in (v, head))
+    ours, uninverted = (_predict(x, gold, of, words)[1] for of in (v, head))
     assert difference(theirs, ours) < 1e-5
     assert difference(theirs, uninverted) > 0.05, "an inverse that changes nothing proves nothing"

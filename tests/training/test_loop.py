@@ -11,8 +11,8 @@ import torch
 from tests.bases import tiny_base, words_csv
 
 import adaptree as at
+from adaptree import kinds
 from adaptree.errors import TrainingError, UsageError
-from adaptree.kinds import metrics
 from adaptree.models.fingerprint import fingerprint
 from adaptree.tasks.store import Store
 from adaptree.training import checkpoint, loop, package
@@ -210,7 +210,7 @@ def test_defaults_follow_the_data_the_method_and_the_base() -> None:
         "accuracy",
         "mean",
     )
-    assert metrics.main_metric("regress") == "pearson"
+    assert kinds.get("regress").metrics[0] == "pearson"
 
 
 @pytest.mark.parametrize("method", ["houlsby:8", "lt_sft:0.02", "full", "head", "lora(rank=2, layers=top:1)", "tfidf"])

@@ -16,9 +16,9 @@ from tests.bases import tiny_base, words_csv
 
 import adaptree as at
 from adaptree.data.split import split_again
-from adaptree.data.table import load
 from adaptree.errors import Diverged, TrainingError, UsageError
-from adaptree.kinds import Classify
+from adaptree.kinds.classify import Classify
+from adaptree.kinds.reading import open_data
 from adaptree.methods import Method, parse
 from adaptree.models.base import Base
 from adaptree.models.loading import load_base
@@ -155,12 +155,12 @@ def test_a_search_that_was_stopped_goes_on_where_it_was(
 def test_parts_of_the_training_rows_share_no_text(tmp_path: Path) -> None:
     path = tmp_path / "twice.csv"
     path.write_text("text,label\n" + "".join(f"word {i % 20},{'ab'[i % 2]}\n" for i in range(60)))
-    table = load(path)
+    table = open_data(path)
     import numpy as np
 
     first, held = split_again(table, np.arange(60))
     assert len(first) + len(held) == 60
-    assert not {table.text(i) for i in first.tolist()} & {table.text(i) for i in held.tolist()}
+    assert not {table.texts([i])[0] for i in first.tolist()} & {table.texts([i])[0] for i in held.tolist()}
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,10 @@ import numpy as np
 from adaptree import api
 from adaptree import compose as algebra
 from adaptree.data.batch import group
-from adaptree.data.read import Source
+from adaptree.data.read import Source, name_of
 from adaptree.data.read import rows as read_rows
-from adaptree.data.table import name_of
 from adaptree.errors import CompositionError, UsageError, near
-from adaptree.kinds import metrics
+from adaptree.kinds import main_metric
 from adaptree.methods.fusion import Fusion
 from adaptree.reports.plots import matrix, save, style
 from adaptree.reports.text import distinct, short
@@ -149,7 +148,7 @@ def masked(
             raise UsageError(f"'{name}' is not fused in '{bound.task.record.name}'.", hint=hint)
     again = list(data) if isinstance(data, Iterator) else data  # it is read once for each mask
     record = bound.task.record
-    metric = str(record.settings.get("metric") or metrics.main_metric(record.kind, record.labels))
+    metric = main_metric(record)
     found: list[Masked] = []
     for masking in (None, *adapters):
         task = bound if masking is None else _with(bound, _without(names.index(masking)))

@@ -163,10 +163,10 @@ class Progress:
         settings, columns = event["settings"], dict(event["columns"])
         target = columns.pop("label", None)
         texts = " + ".join(str(column) for column in columns.values() if column)
-        kinds = {"regress": " (a number)"} | dict.fromkeys(("classify", "tag"), f" ({len(event['labels'])} labels)")
+        labels = f" ({len(event['labels'])} labels)" if event["labels"] else ""
         told = f" → '{target}'" if target else ""
         self._line(
-            f"{event['name']}: {event['kind']}{kinds.get(event['kind'], '')} from '{texts}'{told}; "
+            f"{event['name']}: {event['kind']}{labels} from '{texts}'{told}; "
             f"{event['train']:,} rows to train on, {event['validation']:,} to validate"
         )
         self._line(

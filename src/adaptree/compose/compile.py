@@ -150,8 +150,11 @@ class _Compiler:
     def _blended(self, expression: AverageOutputs, bare: bool) -> Composition:
         inside = [self.read(part, bare) for part in expression.parts]
         first = _alike(expression, inside, bare)
-        if first.task is not None and first.task.record.kind == "mlm":
-            raise CompositionError(f"{expression!r}: the head of mlm is no linear map, and has no mean.")
+        from adaptree import kinds
+
+        kind = kinds.find(first.task.record.kind) if first.task is not None else None
+        if kind is not None and not kind.linear_head:
+            raise CompositionError(f"{expression!r}: the head of {kind.name} is no linear map, and has no mean.")
         for method, _ in (part for each in inside for part in each.parts):
             if method.standalone:
                 raise CompositionError(f"{method.name} leaves the base alone: it gives nothing there to average.")
@@ -190,6 +193,8 @@ def _inner(method: Method) -> Method:
 
 def _alike(expression: Expression, inside: Sequence[Composition], bare: bool) -> Composition:
     """The first of some parts that have to answer alike; `bare`: whatever they were trained on."""
+    from adaptree import kinds
+
     first = inside[0]
     for each in inside:
         if each.task is None or first.task is None:
@@ -202,11 +207,9 @@ def _alike(expression: Expression, inside: Sequence[Composition], bare: bool) ->
                     f"{both} differ in {what}: their answers have no mean.",
                     hint=f"{EACH}.",
                 )
-        for what in ("several", "targets"):
-            if a.extra.get(what) != b.extra.get(what):
-                raise CompositionError(
-                    f"{both} differ in what they answer: one label or several, or other numbers.", hint=f"{EACH}."
-                )
+        kind = kinds.find(a.kind)
+        if kind is not None and kind.outputs(a) != kind.outputs(b):
+            raise CompositionError(f"{both} differ in what their numbers stand for.", hint=f"{EACH}.")
         if isinstance(expression, Average) and not bare and a.extra.get(ON) != b.extra.get(ON):
             raise CompositionError(
                 f"{both} were trained on other tasks.",
@@ -231,20 +234,16 @@ def _mean_head(expression: Expression, inside: Sequence[Composition], shares: tu
 
 def _scaled(head: dict[str, Tensor], task: Task | None, like: Task | None) -> dict[str, Tensor]:
     """A head that says the same numbers on another task's scale; they are learned without their mean and spread."""
-    if task is None or like is None or task.record.kind != "regress":
+    from adaptree import kinds
+
+    scales = [kind.scale(each.record) for each in (task, like) if each and (kind := kinds.find(each.record.kind))]
+    if len(scales) < 2 or scales[0] is None or scales[1] is None:
         return head
-    (mean, std), (wanted, unit) = (_scale(each, head["head.bias"]) for each in (task, like))
+    (mean, std), (wanted, unit) = (map(head["head.bias"].new_tensor, scale) for scale in (scales[0], scales[1]))
     if mean.equal(wanted) and std.equal(unit):
         return head
     weight, bias = head["head.weight"], head["head.bias"]
     return {"head.weight": weight * (std / unit)[:, None], "head.bias": (bias * std + mean - wanted) / unit}
-
-
-def _scale(task: Task, like: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean and the spread of the numbers that a task was trained on."""
-    extra = task.record.extra
-    several = extra.get("means", [extra.get("mean")]), extra.get("stds", [extra.get("std")])
-    return like.new_tensor(several[0]), like.new_tensor(several[1])
 
 
 def _mean(of: Sequence[Params], shares: tuple[float, ...]) -> dict[str, Tensor] | None:

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptree.data.source import Data
+from adaptree.data.dataset import Dataset
 from adaptree.data.split import among, overlap, split
-from adaptree.data.table import Table
 from adaptree.errors import DataError
 
 BATCH = 1000
@@ -23,7 +22,7 @@ SHOWN = 160  # characters of an example
 
 @dataclass(frozen=True)
 class Share:
-    """How many rows have a label."""
+    """How many rows, or words, have a label."""
 
     label: str | int
     rows: int
@@ -32,7 +31,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Spread:
-    """How the numbers of a regression lie."""
+    """The distribution of numeric targets."""
 
     min: float
     mean: float
@@ -42,7 +41,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Lengths:
-    """Lengths in word pieces, measured on `measured` rows; `longer` of those would be cut at `max_length`."""
+    """Lengths in tokens of `measured` rows; `longer` of those would be cut at `max_length`."""
 
     measured: int
     mean: float
@@ -56,7 +55,7 @@ class Lengths:
 
 @dataclass(frozen=True)
 class Conflict:
-    """A text that is there with different labels."""
+    """A text that occurs with different labels."""
 
     text: str
     pair: str | None
@@ -89,32 +88,32 @@ class Report:
 
 
 def check(
-    table: Data,
+    dataset: Dataset,
     *,
-    validation: Data | None = None,
+    validation: Dataset | None = None,
     lengths: Callable[[list[Any]], Sequence[int]] | None = None,
     limit: int | None = None,
     max_length: int | None = None,
     seed: int = 0,
     sample: int = 20_000,
 ) -> Report:
-    """Look at a table as training would see it; `lengths` counts word pieces, `limit` is the base's, both optional."""
+    """Report on a dataset as training would see it; `lengths` counts tokens, `limit` is the base's longest input."""
     problems: list[str] = []
     if validation is not None:
-        leakage, train_rows, validation_rows = overlap(table, validation), len(table), len(validation)
+        leakage, train_rows, validation_rows = overlap(dataset, validation), len(dataset), len(validation)
     else:
-        leakage, train_rows, validation_rows = 0, len(table), 0
+        leakage, train_rows, validation_rows = 0, len(dataset), 0
         try:
-            train, held = split(table, seed=seed)
+            train, held = split(dataset, seed=seed)
             train_rows, validation_rows = len(train), len(held)
         except DataError as error:
             problems.append(str(error))
-    balance = _balance(table) if table.labels else None
+    balance = _balance(dataset) if dataset.labels else None
     cut = min((n for n in (limit, max_length) if n is not None), default=None)
-    measured = _lengths(table, lengths, cut, sample) if lengths is not None else None
-    duplicates, conflicts, examples = _repeats(table) if isinstance(table, Table) else (_repeated(table), 0, ())
-    problems += _about_rows(table, duplicates)
-    problems += _about_labels(balance) if balance and table.scored in ("classify", "labels") else []
+    measured = _lengths(dataset, lengths, cut, sample) if lengths is not None else None
+    duplicates, conflicts, examples = _repeats(dataset)
+    problems += _about_rows(dataset, duplicates)
+    problems += _about_labels(balance) if balance and dataset.form.labels_of == "rows" else []
     if conflicts:
         problems.append(
             f"{_many(conflicts, 'text is', 'texts are')} there with different labels: no model can get all of those "
@@ -127,14 +126,14 @@ def check(
         )
     problems += _about_lengths(measured, limit, max_length)
     return Report(
-        name=table.name,
-        rows=len(table),
-        left_out=dict(table.left_out),
-        columns=table.said,
-        kind=table.kind,
-        why=table.why,
+        name=dataset.name,
+        rows=len(dataset),
+        left_out=dict(dataset.left_out),
+        columns=dataset.columns,
+        kind=dataset.kind,
+        why=dataset.why,
         balance=balance,
-        spread=_spread(table) if isinstance(table, Table) and table.kind == "regress" else None,
+        spread=None if dataset.values is None or dataset.labels else _spread(dataset.values),
         lengths=measured,
         duplicates=duplicates,
         conflicts=conflicts,
@@ -146,41 +145,39 @@ def check(
     )
 
 
-def tell(table: Data, other: Data | None, tester: Data | None, on_event: Callable[[dict[str, Any]], None]) -> None:
-    """What a user should know of the data before training starts."""
+def tell(
+    dataset: Dataset, other: Dataset | None, tester: Dataset | None, on_event: Callable[[dict[str, Any]], None]
+) -> None:
+    """Send notes on overlapping parts and left-out rows, before training starts."""
     for part, of in (("validation", other), ("test", tester)):
-        if of is not None and (shared := overlap(table, of)):
+        if of is not None and (shared := overlap(dataset, of)):
             text = f"{shared:,} of the {len(of):,} {part} texts are in the training data too."
             on_event({"event": "note", "text": text})
-    for of in (t for t in (table, other, tester) if t is not None):
+    for of in (t for t in (dataset, other, tester) if t is not None):
         for what, count in of.left_out.items():
             if count:
                 on_event({"event": "note", "text": f"{of.name}: {count:,} rows {what} are left out."})
 
 
-def _balance(table: Data) -> tuple[Share, ...]:
-    counts = table.counts()
-    whole = len(table) if table.scored != "tag" else sum(counts.values())
+def _balance(dataset: Dataset) -> tuple[Share, ...]:
+    counts = dataset.counts()
+    whole = len(dataset) if dataset.form.labels_of == "rows" else sum(counts.values())
     return tuple(
         Share(label, counts.get(str(label), 0), round(100 * counts.get(str(label), 0) / max(whole, 1), 2))
-        for label in table.labels
+        for label in dataset.labels
     )
 
 
-def _repeated(table: Data) -> int:
-    """Rows whose input stands before."""
-    return len(table) - len(np.unique(table.keys))
-
-
-def _spread(table: Table) -> Spread:
-    targets = table.values
+def _spread(targets: NDArray[Any]) -> Spread:
     mean, std = targets.mean(dtype=np.float64), targets.std(dtype=np.float64)
     return Spread(float(targets.min()), float(mean), float(targets.max()), float(std))
 
 
-def _lengths(table: Data, count: Callable[[list[Any]], Sequence[int]], cut: int | None, sample: int) -> Lengths:
-    chosen = np.unique(np.linspace(0, len(table) - 1, min(sample, len(table))).astype(np.int64))  # spread over the file
-    pieces = [count(list(table.texts(chosen[at : at + BATCH]))) for at in range(0, len(chosen), BATCH)]
+def _lengths(dataset: Dataset, count: Callable[[list[Any]], Sequence[int]], cut: int | None, sample: int) -> Lengths:
+    chosen = np.unique(
+        np.linspace(0, len(dataset) - 1, min(sample, len(dataset))).astype(np.int64)
+    )  # spread over the file
+    pieces = [count(list(dataset.texts(chosen[at : at + BATCH]))) for at in range(0, len(chosen), BATCH)]
     found: NDArray[np.int64] = np.concatenate([np.asarray(piece, dtype=np.int64) for piece in pieces])
     longer = int((found > cut).sum()) if cut is not None else 0
     return Lengths(
@@ -195,50 +192,52 @@ def _lengths(table: Data, count: Callable[[list[Any]], Sequence[int]], cut: int 
     )
 
 
-def _repeats(table: Table) -> tuple[int, int, tuple[Conflict, ...]]:
-    """Rows whose text stands before; texts with more than one label, and the first three of those."""
-    keys = np.sort(table.keys)
+def _repeats(dataset: Dataset) -> tuple[int, int, tuple[Conflict, ...]]:
+    """Return how many examples repeat an earlier input, how many inputs have two targets, and three of those."""
+    keys = np.sort(dataset.keys)
     repeated = keys[1:][keys[1:] == keys[:-1]]
-    if not len(repeated):
-        return 0, 0, ()
-    rows = np.flatnonzero(among(table.keys, repeated))
-    order = rows[np.lexsort((table.values[rows], table.keys[rows]))]
-    keys, targets = table.keys[order], table.values[order]
+    if not len(repeated) or dataset.values is None:
+        return len(repeated), 0, ()
+    rows = np.flatnonzero(among(dataset.keys, repeated))
+    order = rows[np.lexsort((dataset.values[rows], dataset.keys[rows]))]
+    keys, targets = dataset.keys[order], dataset.values[order]
     differing = np.unique(keys[1:][(keys[1:] == keys[:-1]) & (targets[1:] != targets[:-1])])
     if not len(differing):
         return len(repeated), 0, ()
-    rows = rows[among(table.keys[rows], differing)]  # in the file's order
-    _, firsts = np.unique(table.keys[rows], return_index=True)
-    return len(repeated), len(differing), tuple(_conflict(table, int(row)) for row in np.sort(rows[firsts])[:3])
+    rows = rows[among(dataset.keys[rows], differing)]  # in the file's order
+    _, firsts = np.unique(dataset.keys[rows], return_index=True)
+    examples = [_conflict(dataset, dataset.values, int(row)) for row in np.sort(rows[firsts])[:3]]
+    return len(repeated), len(differing), tuple(examples)
 
 
-def _conflict(table: Table, row: int) -> Conflict:
-    found = np.unique(table.values[table.keys == table.keys[row]])
-    labels = tuple(float(v) if table.kind == "regress" else table.labels[int(v)] for v in found)
-    pair = None if table.columns.pair is None else table.pair(row)[:SHOWN]
-    return Conflict(table.text(row)[:SHOWN], pair, labels)
+def _conflict(dataset: Dataset, values: NDArray[Any], row: int) -> Conflict:
+    found = np.unique(values[dataset.keys == dataset.keys[row]])
+    labels = tuple(dataset.labels[int(v)] if dataset.labels else float(v) for v in found)
+    (text,) = dataset.texts([row])
+    first, pair = (text, None) if isinstance(text, str) else (text[0], text[1][:SHOWN])
+    return Conflict(first[:SHOWN], pair, labels)
 
 
 def _many(count: int, one: str, several: str) -> str:
     return f"{count:,} {one if count == 1 else several}"
 
 
-def _about_rows(table: Data, duplicates: int) -> list[str]:
+def _about_rows(dataset: Dataset, duplicates: int) -> list[str]:
     problems = []
-    for reason, count in table.left_out.items():
+    for reason, count in dataset.left_out.items():
         if count:
             problems.append(
                 f"{_many(count, 'row is', 'rows are')} {reason} and will be left out. Fill them in or ignore this."
             )
-    if len(table) < FEW_ROWS:
+    if len(dataset) < FEW_ROWS:
         problems.append(
-            f"There are only {_many(len(table), 'row', 'rows')}: scores will be rough guesses. Add rows; a few hundred "
-            f"make a useful task."
+            f"There are only {_many(len(dataset), 'row', 'rows')}: scores will be rough guesses. Add rows; a few "
+            f"hundred make a useful task."
         )
-    if duplicates > len(table) // 2:
+    if duplicates > len(dataset) // 2:
         problems.append(
-            f"{duplicates:,} of {len(table):,} rows repeat an earlier text: there is less to learn from than it seems. "
-            f"Repeated texts stay on one side of the split."
+            f"{duplicates:,} of {len(dataset):,} rows repeat an earlier text: there is less to learn from than it "
+            f"seems. Repeated texts stay on one side of the split."
         )
     return problems
 

@@ -50,6 +50,11 @@ def rows(source: Source, *, encoding: str = "utf-8") -> Iterator[Row]:
     return _guarded(path, encoding, FORMATS[suffix(path)](path, encoding))
 
 
+def name_of(source: Source) -> str:
+    """Return what data is called in messages and records: the name of its file."""
+    return Path(source).name if isinstance(source, str | os.PathLike) else "the data"
+
+
 def names(path: str | os.PathLike[str], *, encoding: str = "utf-8") -> list[str]:
     """A file's columns; of json, where a row may lack some, those of all its rows in the order that they come in."""
     found = rows(path, encoding=encoding)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptree.data.table import MOST_LABELS
+from adaptree.data.target_column import MOST_LABELS
 from adaptree.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from adaptree.data.source import Data
+    from adaptree.data.dataset import Dataset
 
 Rows = NDArray[np.int64]
 Keys = NDArray[np.uint64]
@@ -23,8 +23,8 @@ MASK = np.uint64((1 << 10) - 1)
 assert MASK >= MOST_LABELS
 
 
-def split(table: Data, *, fraction: float = 0.2, most: int = 10_000, seed: int = 0) -> tuple[Rows, Rows]:
-    """The rows to train on and the rows to validate on, each ascending; what a row's text is decides, not its place.
+def split(dataset: Dataset, *, fraction: float = 0.2, most: int = 10_000, seed: int = 0) -> tuple[Rows, Rows]:
+    """Return the examples to train on and those to validate on, ascending; an example's input decides, not its place.
 
     Of each label, the texts that come first in a seeded order of their keys are held out, in all at most `most` rows:
     more only if that is what one text of each label amounts to.
@@ -33,50 +33,52 @@ def split(table: Data, *, fraction: float = 0.2, most: int = 10_000, seed: int =
         raise UsageError(
             f"a fraction of {fraction} cannot be held out.", hint="Choose one between 0 and 1, such as 0.2"
         )
-    texts, repeats, strata = _texts(table)
+    texts, repeats, strata = _texts(dataset)
     if len(texts) < 2:
-        raise DataError(f"'{table.name}' has only one text; nothing can be held out.", hint="Add rows of other texts.")
+        raise DataError(
+            f"'{dataset.name}' has only one text; nothing can be held out.", hint="Add rows of other texts."
+        )
     order = np.lexsort((_mix(texts, seed), strata))
     ends = np.cumsum(np.bincount(strata))
     parts = [_first(order[start:end], fraction) for start, end in zip(np.r_[0, ends], ends, strict=False)]
     parts = [part for part in parts if len(part)]
     if not parts:
         raise DataError(
-            f"no label of '{table.name}' has two texts, so nothing can be held out.",
+            f"no label of '{dataset.name}' has two texts, so nothing can be held out.",
             hint="Add rows, or give a file of its own: --validation FILE",
         )
     chosen = np.concatenate(_capped(parts, repeats, most))
-    held = among(table.keys >> LOW, np.sort(texts[chosen]))
+    held = among(dataset.keys >> LOW, np.sort(texts[chosen]))
     return np.flatnonzero(~held), np.flatnonzero(held)
 
 
-def split_again(table: Data, rows: Rows, *, fraction: float = 0.2, seed: int = 0) -> tuple[Rows, Rows]:
-    """Some rows of a table in two parts, identical texts on one side: to choose settings before the real thing."""
-    texts = np.unique(table.keys[rows] >> LOW)
+def split_again(dataset: Dataset, rows: Rows, *, fraction: float = 0.2, seed: int = 0) -> tuple[Rows, Rows]:
+    """Return some examples in two parts, identical texts on one side: what a search trains and scores on."""
+    texts = np.unique(dataset.keys[rows] >> LOW)
     if len(texts) < 2:
-        raise DataError(f"'{table.name}' has only one text to train on; nothing can be held out for a search.")
+        raise DataError(f"'{dataset.name}' has only one text to train on; nothing can be held out for a search.")
     most = max(1, min(len(texts) - 1, round(fraction * len(texts))))
     chosen = texts[np.argsort(_mix(texts, seed), kind="stable")[:most]]
-    held = among(table.keys[rows] >> LOW, np.sort(chosen))
+    held = among(dataset.keys[rows] >> LOW, np.sort(chosen))
     return rows[~held], rows[held]
 
 
-def overlap(a: Data, b: Data) -> int:
-    """How many rows of b have a text that is also in a."""
+def overlap(a: Dataset, b: Dataset) -> int:
+    """Return how many examples of b have an input that is also in a."""
     return int(among(b.keys, np.sort(a.keys)).sum())
 
 
 def among(keys: Keys, known: Keys) -> NDArray[np.bool_]:
-    """Which keys are in `known`, which is sorted and not empty."""
+    """Return which keys are in `known`, which is sorted and not empty."""
     places = np.searchsorted(known, keys)
     np.minimum(places, len(known) - 1, out=places)
     found: NDArray[np.bool_] = known[places] == keys
     return found
 
 
-def _texts(table: Data) -> tuple[Keys, NDArray[np.int32], NDArray[np.int16]]:
-    """Every distinct text, how many rows have it, and its stratum: the most frequent one, among equals the smallest."""
-    rows = (table.keys & ~MASK) | (table.strata().astype(np.uint64) & MASK)
+def _texts(dataset: Dataset) -> tuple[Keys, NDArray[np.int32], NDArray[np.int16]]:
+    """Return the distinct texts, how many rows have each, and its most frequent stratum (the smallest among equals)."""
+    rows = (dataset.keys & ~MASK) | (dataset.strata().astype(np.uint64) & MASK)
     rows.sort()
     bounds = np.flatnonzero(np.r_[True, rows[1:] != rows[:-1], True])
     counts = np.diff(bounds).astype(np.int32)

@@ -1,95 +1,121 @@
-"""Kinds of task, one file each."""
+"""Kinds of task, each one frozen dataclass in a file of its own, found by its name.
+
+A new kind is a new file here: every module of this package is imported, and a class with a `name` and a `form`
+registers itself. Other packages add theirs as entry points of the group 'adaptree.kinds'.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import importlib
+import pkgutil
 from dataclasses import fields
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from adaptree.data.forms.tag import TagForm
-from adaptree.data.source import Data
-from adaptree.data.table import Table
-from adaptree.errors import UsageError
-from adaptree.kinds.answer import Answer
-from adaptree.kinds.choose import Choose
-from adaptree.kinds.classify import Classify
-from adaptree.kinds.kind import Example, Kind, Out, Prediction, check_pooling
-from adaptree.kinds.labels import Labels
-from adaptree.kinds.mlm import Mlm
-from adaptree.kinds.numbers import Numbers
-from adaptree.kinds.regress import Regress
-from adaptree.kinds.tag import Tag
+from adaptree.errors import AdaptreeError, UsageError, near
+from adaptree.kinds.kind import KINDS, Example, Kind, Out, Prediction, check_pooling
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from adaptree.data.dataset import Dataset
     from adaptree.data.encode import Encoder
-    from adaptree.data.records import Records
     from adaptree.tasks.record import Record
 
-__all__ = ["Classify", "Example", "Kind", "Out", "Prediction", "Regress", "check_pooling", "for_data", "for_record"]
+__all__ = [
+    "KINDS",
+    "Example",
+    "Kind",
+    "Out",
+    "Prediction",
+    "check_pooling",
+    "find",
+    "for_data",
+    "for_record",
+    "get",
+    "main_metric",
+    "names",
+]
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
 
 
-def for_data(
-    data: Data, rows: np.ndarray[Any, Any], encoder: Encoder, *, windows: bool = False, whole_words: bool = False
-) -> Kind:
-    """The kind that fits a file of data, with what it learns from its training rows."""
-    if isinstance(data, Table):
-        if data.kind == "classify":
-            return Classify(data.labels, windows)
-        targets = data.targets(rows).astype(np.float64)
-        return Regress(float(targets.mean()), float(targets.std()) or 1.0, windows)
-    if windows:
+def names() -> list[str]:
+    """Return the names of all kinds, also those of other packages."""
+    load_plugins()
+    return sorted(KINDS)
+
+
+def get(name: str) -> type[Kind]:
+    """Return the kind of a name; raise UsageError, with near names, if there is none such."""
+    if name not in KINDS:
+        load_plugins()
+    if name not in KINDS:
+        raise UsageError(f"no kind '{name}'.", hint=near(name, KINDS) or f"There are: {', '.join(sorted(KINDS))}.")
+    return KINDS[name]
+
+
+def find(name: str) -> type[Kind] | None:
+    """Return the kind of a record's name; None for tasks of no kind, or when its package is not installed."""
+    try:
+        return get(name)
+    except AdaptreeError:
+        return None
+
+
+def for_data(dataset: Dataset, rows: np.ndarray[Any, Any], encoder: Encoder, **options: Any) -> Kind:
+    """Return the kind for a dataset, with what it learns from the examples to train on.
+
+    `options` are settings that some kinds have as fields, such as `windows` and `whole_words`.
+    """
+    kind = get(dataset.kind)
+    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    if options.get("windows") and "windows" not in known:
         raise UsageError("windows are for one label or one number a text.", hint="Leave out --windows.")
-    return _of(data.kind, data.said, data.labels, encoder, _learned(data, rows) | {"whole_words": whole_words})
-
-
-def _learned(data: Records, rows: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """What a kind needs to know of its training rows."""
-    if "numbers" in data.said:
-        values = np.asarray(data.targets(rows), dtype=np.float64)
-        stds = [float(std) or 1.0 for std in values.std(0)]
-        targets = str(data.said["numbers"]).split(",")
-        return {"targets": targets, "means": values.mean(0).tolist(), "stds": stds}
-    if isinstance(data.form, TagForm):
-        return {"scheme": data.form.scheme}
-    if data.kind == "answer":
-        return {"impossible": any(not gold["answers"] for gold in data.targets(rows))}
-    return {}
+    return kind.from_data(dataset, rows, encoder, **{name: value for name, value in options.items() if name in known})
 
 
 def for_record(record: Record, encoder: Encoder) -> Kind:
-    """The kind of a stored task."""
-    if record.kind == "classify" and not record.extra.get("several"):
-        return Classify(tuple(record.labels), bool(record.extra.get("windows")))
-    if record.kind == "regress" and "targets" not in record.extra:
-        return Regress(record.extra["mean"], record.extra["std"], bool(record.extra.get("windows")))
-    return _of(record.kind, record.columns, tuple(record.labels), encoder, record.extra, called=record.name)
+    """Return the kind of a stored task; raise UsageError when it has none, or its package is not installed."""
+    kind = find(record.kind)
+    if kind is None:
+        raise UsageError(
+            f"the task '{record.name}' is of kind '{record.kind}', which cannot predict here.",
+            hint=f"Known kinds: {', '.join(sorted(KINDS))}.",
+        )
+    return kind.from_record(record, encoder)
 
 
-def _of(
-    kind: str,
-    said: Mapping[str, Any],
-    labels: Sequence[Any],
-    encoder: Encoder,
-    extra: Mapping[str, Any],
-    called: str = "",
-) -> Kind:
-    if kind == "classify":
-        return Labels(tuple(labels), **_known(Labels, extra))
-    if kind == "regress":
-        return Numbers(*(tuple(extra[key]) for key in ("targets", "means", "stds")))
-    if kind == "tag":
-        return Tag.of(labels, extra.get("scheme", "IOB2"))
-    if kind == "answer":
-        return Answer(**_known(Answer, extra))
-    if kind == "choose":
-        return Choose()
-    if kind == "mlm":
-        return Mlm(encoder.vocabulary, encoder.mask_id(), words=encoder.words(), **_known(Mlm, extra))
-    raise UsageError(f"the task '{called}' is of kind '{kind}', which answers no texts.")
+def main_metric(record: Record) -> str:
+    """Return the metric that a task was judged by, else the first of its kind, else the first that it has."""
+    if metric := record.settings.get("metric"):
+        return str(metric)
+    if kind := find(record.kind):
+        return kind.metrics[0]
+    return next(iter(record.metrics.get("test") or record.metrics.get("validation") or {}), "")
 
 
-def _known(kind: type[Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """What a record says of a kind's own fields."""
-    return {field.name: extra[field.name] for field in fields(kind) if field.name in extra}
+def load_plugins(*, strict: bool = True) -> None:
+    """Import what other installed packages offer as kinds: entry points of the group 'adaptree.kinds'.
+
+    Raise UsageError for one that cannot be imported; when not `strict`, leave it out.
+    """
+    for entry in _offered():
+        if entry.name not in KINDS:
+            try:
+                entry.load()
+            except Exception as error:
+                if not strict:
+                    continue
+                package = entry.dist.name if entry.dist else entry.value
+                raise UsageError(
+                    f"the kind '{entry.name}' of {package} cannot be loaded: {type(error).__name__}: {error}",
+                    hint=f"Update or remove it: pip uninstall {package}",
+                ) from error
+
+
+@cache
+def _offered() -> tuple[EntryPoint, ...]:
+    return tuple(entry_points(group="adaptree.kinds"))

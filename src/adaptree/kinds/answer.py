@@ -6,30 +6,263 @@ is no answer in this window" (Devlin et al. 2019, §4.3).
 
 from __future__ import annotations
 
+import ast
+import json
+import math
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from adaptree.data.encode import Encoder
-from adaptree.errors import UsageError
+from adaptree.data.form import Form, Row, listed
+from adaptree.errors import DataError, UsageError, near
+from adaptree.kinds import findings as tell
 from adaptree.kinds import squad
-from adaptree.kinds.kind import Example, Kind, Out
+from adaptree.kinds.findings import Evaluated, Section, Table
+from adaptree.kinds.kind import Example, Kind, Out, by_example
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from adaptree.data.dataset import Dataset
     from adaptree.tasks.record import Record
 
 Array = np.ndarray[Any, Any]
+
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "question": ("question",),
+    "context": ("context", "passage", "paragraph", "document"),
+    "answers": ("answers", "answer", "answer_text"),
+    "start": ("answer_start", "start"),
+    "impossible": ("is_impossible",),
+    "id": ("id",),
+}
+NAMED = {"question": "text", "context": "pair", "answers": "label"}
+"""Which of --text, --text-pair and --label names a part."""
+VERDICTS = frozenset({"yes", "no", "true", "false", "maybe", "0", "1"})
+"""What a file of yes/no questions holds, and what may stand in a passage by chance."""
+NEARBY = 32
+"""How many characters a start may be off; SQuAD's are by one or two, those counted in bytes by more."""
+MOST = 0.8
+"""The share of a sample's answers that must stand in their contexts for a file to be of this kind."""
+
+
+@dataclass(frozen=True)
+class AnswerForm(Form):
+    """Inputs are {"question", "context"}, targets {"answers": [{"text", "start"}], "id"}; [] where there is none."""
+
+    needs: ClassVar[str] = "A question, a context, and an answer that stands in it."
+    input_columns: ClassVar[tuple[str, ...]] = ("question", "context")
+
+    @classmethod
+    def guess(cls, names: Sequence[str], sample: Sequence[Row], columns: Mapping[str, str | None]) -> Form | None:
+        parts = {part: _column(part, names, columns.get(NAMED.get(part, ""))) for part in NAMES}
+        if not (parts["question"] and parts["context"] and parts["answers"]) or not cls(parts, "")._fits(sample):
+            return None
+        of = f"'{parts['question']}' and '{parts['context']}'"
+        return cls(parts, f"beside {of} there are answers in '{parts['answers']}' that stand in the contexts")
+
+    def input(self, row: Row, number: int, name: str) -> dict[str, str] | None:
+        given = {part: self._text(row, part, number, name) for part in ("question", "context")}
+        return given if any(text.strip() for text in given.values()) else None
+
+    def target(self, row: Row, given: Any, number: int, name: str) -> dict[str, Any] | None:
+        where = f"row {number} of '{name}'"
+        stated = self._stated(row, where)
+        if stated is None:
+            return None
+        answers = []
+        for text, start in stated:
+            at = place(given["context"], text, start)
+            if at is None:
+                off = f" at or near character {start:,}" if start is not None else ""
+                raise DataError(
+                    f"{where}: the answer '{_short(text)}' is not in the context{off}.",
+                    hint="An answer is a part of its context, letter for letter: correct or remove the row.",
+                )
+            answers.append({"text": text, "start": at})
+        return {"answers": answers, "id": self._id(row)}
+
+    def text(self, given: Any) -> str:
+        return "\0".join(" ".join(given[part].split()) for part in ("question", "context"))
+
+    def _text(self, row: Row, part: str, number: int, name: str) -> str:
+        column = self.columns.get(part) or part
+        value = row.get(column)
+        if isinstance(value, str):
+            return value
+        if _absent(value):
+            return ""
+        if isinstance(value, list | tuple | dict):
+            raise DataError(
+                f"row {number} of '{name}': column '{column}' holds a {type(value).__name__}, not a text.",
+                hint="Choose other columns with --text COL --text-pair COL.",
+            )
+        return str(value)
+
+    def _id(self, row: Row) -> str | None:
+        value = row.get(self.columns.get("id") or "")
+        return None if _absent(value) else str(value)
+
+    def _stated(self, row: Row, where: str) -> list[tuple[str, int | None]] | None:
+        """Return the row's answers that are not empty, with their starts if given; None where it has no column."""
+        column = self.columns.get("answers") or ""
+        if _true(row.get(self.columns.get("impossible") or "")):
+            return []
+        if column not in row:
+            return None
+        pairs = _pairs(row[column], row.get(self.columns.get("start") or ""))
+        if pairs is None:
+            raise DataError(
+                f"{where}: column '{column}' holds no answers: {_short(str(row[column]))}",
+                hint='Give a text, or {"text": ["…"], "answer_start": [0]}.',
+            )
+        found = []
+        for text, start in pairs:
+            if text.strip():
+                at = _whole(start, where)
+                blank = len(text) - len(text.lstrip())
+                found.append((text.strip(), None if at is None else at + blank))
+        return found
+
+    def _fits(self, sample: Sequence[Row]) -> bool:
+        """Return whether the answers of most rows stand in their contexts, and not by chance as yes and no may."""
+        there = []
+        words, starts = set(), False
+        for row in sample:
+            try:
+                given, stated = self.input(row, 0, ""), self._stated(row, "")
+            except DataError:
+                there.append(False)
+                continue
+            if given is not None and stated:
+                there.append(all(_stands(given["context"], *answer) for answer in stated))
+                words |= {text.casefold() for text, _ in stated}
+                starts = starts or any(start is not None for _, start in stated)
+        if not there:
+            return self.columns["impossible"] is not None
+        return sum(there) >= MOST * len(there) and (starts or not words <= VERDICTS)
+
+
+def place(context: str, text: str, start: int | None) -> int | None:
+    """Return where an answer begins: at its start or nearest to that; without a start, where it first occurs."""
+    if start is None:
+        at = context.find(text)
+        return None if at < 0 else at
+    if context.startswith(text, start):
+        return start
+    low = max(0, start - NEARBY)
+    found = []
+    at = context.find(text, low, start + NEARBY + len(text))
+    while at >= 0:
+        found.append(at)
+        at = context.find(text, at + 1, start + NEARBY + len(text))
+    return min(found, key=lambda at: abs(at - start), default=None)
+
+
+def _column(part: str, names: Sequence[str], named: str | None) -> str | None:
+    if named is not None:
+        if named not in names:
+            raise DataError(f"no column '{named}'; the columns are {listed(names)}.", hint=near(named, names))
+        return named
+    by_plain = {re.sub(r"[\s-]+", "_", name.strip().casefold()): name for name in reversed(names)}
+    return next((by_plain[name] for name in NAMES[part] if name in by_plain), None)
+
+
+def _pairs(value: Any, start: Any) -> list[tuple[str, Any]] | None:
+    """Return answers as (text, start or None), from any of the shapes that files have; None where it is none."""
+    if isinstance(value, str):
+        parsed = _parsed(value)
+        return [(value, start)] if parsed is None else _pairs(parsed, start)
+    if _absent(value):
+        return []
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return [(str(value), start)]
+    if isinstance(value, Mapping):
+        texts, starts = value.get("text"), value.get("answer_start", value.get("start"))
+        if isinstance(texts, str):
+            texts, starts = [texts], starts if isinstance(starts, list) else [starts]
+        texts = _plain(texts)
+        starts = [None] * len(texts) if starts is None and texts is not None else _plain(starts)
+        if texts is None or starts is None or len(texts) != len(starts) or not all(isinstance(t, str) for t in texts):
+            return None
+        return list(zip(texts, starts, strict=True))
+    several = _plain(value)
+    if several is None:
+        return None
+    if len(several) == 1 and isinstance(several[0], str):
+        return [(several[0], start)]
+    found = [_pairs(each, None) if isinstance(each, str | Mapping) else None for each in several]
+    return None if None in found else [pair for part in found if part for pair in part]
+
+
+def _plain(value: Any) -> list[Any] | None:
+    """Return a list, also where a frame holds an array or a tuple."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return list(value) if isinstance(value, list | tuple) else None
+
+
+def _parsed(text: str) -> Any:
+    """Return the answers that a csv cell spells out in JSON or Python; None where it is only a text."""
+    if not text.lstrip().startswith(("{", "[")) or "text" not in text:
+        return None
+    for read in (json.loads, ast.literal_eval):
+        try:
+            value = read(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        return value if isinstance(value, dict | list) else None
+    return None
+
+
+def _whole(start: Any, where: str) -> int | None:
+    """Return a start as a number; one below zero says that there is none."""
+    start = start.item() if hasattr(start, "item") else start
+    if _absent(start) or start == "":
+        return None
+    try:
+        number = float(start)
+        if isinstance(start, bool) or not number.is_integer():
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        raise DataError(
+            f"{where}: an answer's start is {_short(str(start))!r}, not a whole number.", hint="Leave it out."
+        ) from None
+    return int(number) if number >= 0 else None
+
+
+def _stands(context: str, text: str, start: int | None) -> bool:
+    """Return whether an answer is at or near its start; without one, whether the context has it as words."""
+    if start is not None:
+        return place(context, text, start) is not None
+    return re.search(rf"(?<!\w){re.escape(text)}(?!\w)", context) is not None
+
+
+def _true(value: Any) -> bool:
+    return str(value).strip().casefold() in ("true", "1", "1.0", "yes")
+
+
+def _absent(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
 
 MOST_WINDOWS = 4096
 """Of one context; what lies behind them, some half a million words at 256 tokens a row, is cut."""
 TRAINED_WINDOWS = 4
 """Of one context in a training step."""
 ENCODED_TOGETHER = 256
+FIRST_WORDS = 12
+"""Of questions, that a card has a row for."""
+CANDIDATES = 200
+"""Answers that are worst by F1, of which a card shows the surest."""
 
 
 class Passage(NamedTuple):
@@ -39,12 +272,12 @@ class Passage(NamedTuple):
     spans: Array
     """(pieces, 2), from and to; empty for a piece of white space."""
 
-    def pieces(self, gold: Mapping[str, Any]) -> tuple[int, int] | None:
+    def pieces(self, target: Mapping[str, Any]) -> tuple[int, int] | None:
         """The first and the last piece of the first answer; None where there is no answer, or no piece of it."""
-        if not gold["answers"]:
+        if not target["answers"]:
             return None
-        start = gold["answers"][0]["start"]
-        end = start + len(gold["answers"][0]["text"])
+        start = target["answers"][0]["start"]
+        end = start + len(target["answers"][0]["text"])
         touched = np.flatnonzero((self.spans[:, 1] > start) & (self.spans[:, 0] < end))
         return (int(touched[0]), int(touched[-1])) if len(touched) else None
 
@@ -77,7 +310,7 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Answered:
+class AnswerPrediction:
     """The answer to a question, "" where there is none or the task abstains, and what else it might be."""
 
     answer: str
@@ -101,6 +334,10 @@ class Answer(Kind):
     """Its targets are {"answers": [{"text", "start"}, …]} and its answers texts, "" where there is none."""
 
     name: ClassVar[str] = "answer"
+    form: ClassVar[type[Form]] = AnswerForm
+    metrics: ClassVar[tuple[str, ...]] = ("f1", "exact_match")
+    priority: ClassVar[int | None] = 20
+    chosen: ClassVar[tuple[str, ...]] = ("threshold",)
     reads_tokens: ClassVar[bool] = True
     impossible: bool = False
     """Whether some questions have no answer."""
@@ -112,12 +349,16 @@ class Answer(Kind):
     overlap: float = 1 / 3
     """The share of a window that is also in the next one."""
 
+    @classmethod
+    def from_data(cls, dataset: Dataset, rows: Array, encoder: Encoder, **options: Any) -> Self:
+        return cls(impossible=any(not target["answers"] for target in dataset.targets(rows)), **options)
+
     @property
     def width(self) -> int:
         return 2
 
     def examples(self, encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Example]:
-        """Each question with every window of its context."""
+        """Return each question with every window of its context."""
         reach = 64 * max_length + 1024  # as far as the encoder looks for what is cut anyway
         questions = encoder.pieces([given["question"][:reach] for given in inputs])
         texts = list(dict.fromkeys(given["context"] for given in inputs))
@@ -133,42 +374,44 @@ class Answer(Kind):
 
     def _windows(self, encoder: Encoder, question: Array, passage: Passage, ids: Array, max_length: int) -> Example:
         frame, room = encoder.frame(pair=True), encoder.room(max_length, pair=True)
-        asked = question[: max(room // 2, 0)]
-        if not len(asked) and not frame.before and not frame.between:
-            asked = np.array([encoder.pad_id])  # "no answer" needs a position of its own
-        size = room - len(asked)
+        question_ids = question[: max(room // 2, 0)]
+        if not len(question_ids) and not frame.before and not frame.between:
+            question_ids = np.array([encoder.pad_id])  # "no answer" needs a position of its own
+        size = room - len(question_ids)
         if size < 1:
             raise UsageError(
                 f"{max_length} tokens have no room for a question and a context.", hint="--max-length 256, or more."
             )
-        first = len(frame.before) + len(asked) + len(frame.between)
+        first = len(frame.before) + len(question_ids) + len(frame.between)
         shared = min(max(int(self.overlap * size), self.longest - 1), size - max(1, size // 3))
         begins = range(0, max(1, len(ids) - shared), size - shared)
-        cut = len(asked) < len(question) or len(begins) > MOST_WINDOWS
+        cut = len(question_ids) < len(question) or len(begins) > MOST_WINDOWS
         example = []
         for begin in begins[:MOST_WINDOWS]:
             window = Window(passage, begin, min(begin + size, len(ids)), first)
-            example.append(encoder.row(asked, ids[begin : window.end], at=window)._replace(truncated=cut))
+            example.append(encoder.row(question_ids, ids[begin : window.end], at=window)._replace(truncated=cut))
         return example
 
-    def for_training(self, example: Example, gold: Any) -> Example:
-        """The windows with the answer, and some without, evenly spread."""
+    def for_training(self, example: Example, target: Any) -> Example:
+        """Return the windows with the answer, and some without, evenly spread."""
         if len(example) <= TRAINED_WINDOWS:
             return example
-        pieces = example[0].at.passage.pieces(gold)
+        pieces = example[0].at.passage.pieces(target)
         kept = [i for i, row in enumerate(example) if row.at.holds(pieces)][:TRAINED_WINDOWS]
         others = [i for i in range(len(example)) if i not in kept]
         spread = np.linspace(0, len(others) - 1, TRAINED_WINDOWS - len(kept)).round().astype(int)
         return [example[i] for i in sorted({*kept, *(others[j] for j in spread)})]
 
-    def calibrated(self, out: Out, examples: Sequence[Example], targets: Any) -> Answer:
+    def calibrated(self, out: Out, examples: Sequence[Example], targets: Any) -> Self:
         return replace(self, threshold=choose_threshold(self, out, examples, targets)) if self.impossible else self
 
     def loss(self, out: Out, examples: Sequence[Example], targets: Any, weights: Tensor | None = None) -> Tensor:
-        """The mean over windows of the cross entropies of start and end, over the context and "no answer"."""
+        """Return the mean over windows of the cross entropies of start and end, over the context and "no answer"."""
+        import torch
+
         losses = []
-        for example, rows, gold in zip(examples, _by_unit(out, examples), targets, strict=True):
-            pieces = example[0].at.passage.pieces(gold)
+        for example, rows, target in zip(examples, by_example(out, examples), targets, strict=True):
+            pieces = example[0].at.passage.pieces(target)
             losses.append(torch.stack([_loss(x, row.at, pieces) for x, row in zip(rows, example, strict=True)]).mean())
         return torch.stack(losses) if losses else torch.zeros(0)
 
@@ -177,8 +420,8 @@ class Answer(Kind):
 
     def predictions(
         self, out: Out, examples: Sequence[Example], inputs: Sequence[Any], min_score: float | None
-    ) -> list[Answered]:
-        given = []
+    ) -> list[AnswerPrediction]:
+        found = []
         for spans, none in self._read(out, examples, self.n_best):
             logits = np.array([span.score for span in (*spans, none)])
             shares = np.exp(logits - logits.max())
@@ -188,11 +431,8 @@ class Answer(Kind):
             answer = ranked[(*spans, none).index(chosen)]
             if min_score is not None and answer.score < min_score:
                 answer = Span("", answer.score, None, None)
-            given.append(Answered(*answer, tuple(sorted(ranked, key=lambda span: -span.score))))
-        return given
-
-    def changed(self, exact: Out, out: Out, examples: Sequence[Example]) -> int:
-        return sum(a != b for a, b in zip(self.decode(exact, examples), self.decode(out, examples), strict=True))
+            found.append(AnswerPrediction(*answer, tuple(sorted(ranked, key=lambda span: -span.score))))
+        return found
 
     def score(self, targets: Any, answers: Any) -> dict[str, float]:
         return squad.score(targets, answers)
@@ -201,7 +441,7 @@ class Answer(Kind):
         return squad.intervals(targets, answers)
 
     def inputs(self, inputs: Any, record: Record) -> list[Any]:
-        """{"question", "context"} or (question, context), one or several."""
+        """Return each input as {"question", "context"}; a user may also give (question, context)."""
         one = isinstance(inputs, Mapping) or (
             isinstance(inputs, tuple) and len(inputs) == 2 and all(isinstance(part, str) for part in inputs)
         )
@@ -213,18 +453,79 @@ class Answer(Kind):
             raise UsageError(f"the task '{record.name}' takes a question and a context: separate them with a tab.")
         return {"question": question, "context": context}
 
-    def extra(self) -> dict[str, Any]:
-        return asdict(self)
+    @classmethod
+    def describe(cls, record: Record) -> str:
+        return "Finds the part of a text that answers a question."
+
+    @classmethod
+    def usage(cls, record: Record) -> tuple[str, str]:
+        return '("a question?", "the text with the answer")', "--file questions.jsonl"
+
+    @classmethod
+    def show(cls, given: Any, target: Any) -> tuple[Sequence[str], str]:
+        answers = target["answers"]
+        return [given["question"], given["context"]], answers[0]["text"] if answers else "no answer"
+
+    def findings(self, on: Evaluated) -> dict[str, Any]:
+        scores = squad.statistics(on.targets, on.answers)
+        first = [_first_word(given["question"]) for given in on.inputs]
+        kept = [word for word, _ in sorted(Counter(first).items(), key=lambda item: (-item[1], item[0]))[:FIRST_WORDS]]
+        groups: dict[str, list[int]] = defaultdict(list)
+        for i, word in enumerate(first):
+            groups[word if word in kept else ""].append(i)
+        wrong = np.flatnonzero(scores[:, 0] == 0)
+        wrong = wrong[np.argsort(scores[wrong, 1], kind="stable")][:CANDIDATES]
+        predicted = self._predict_again(on, wrong.tolist())
+        worst = sorted(
+            zip(wrong.tolist(), predicted, strict=True), key=lambda pair: (scores[pair[0], 1], -pair[1].score)
+        )
+        return {
+            "by_word": [
+                {"word": word, "rows": len(at), "exact_match": scores[at, 0].mean(), "f1": scores[at, 1].mean()}
+                for word, at in sorted(groups.items(), key=lambda item: (not item[0], -len(item[1]), item[0]))
+            ],
+            "wrong": int((scores[:, 0] == 0).sum()),
+            "mistakes": [
+                {
+                    "text": tell.cut(on.inputs[i]["question"]),
+                    "gold": tell.cut(on.targets[i]["answers"][0]["text"] if on.targets[i]["answers"] else ""),
+                    "predicted": tell.cut(prediction.answer),
+                    "f1": scores[i, 1],
+                    "probability": prediction.score,
+                }
+                for i, prediction in worst[: tell.MOST_WRONG]
+            ],
+        }
+
+    def _predict_again(self, on: Evaluated, at: Sequence[int]) -> list[AnswerPrediction]:
+        """Return the predictions for some of the evaluated inputs."""
+        ends = np.cumsum([0] + [len(example) for example in on.examples]).tolist()
+        out = [row for i in at for row in on.out[ends[i] : ends[i + 1]]]
+        return self.predictions(out, [on.examples[i] for i in at], [on.inputs[i] for i in at], None)
+
+    @classmethod
+    def sections(cls, found: Mapping[str, Any], record: Record) -> list[Section]:
+        rows = [
+            (row["word"] or "others", row["rows"], row["exact_match"], row["f1"]) for row in found.get("by_word") or []
+        ]
+        table = Table(("first word", "questions", "exact match", "f1"), rows, ("exact match", "f1"))
+        columns = {name: name for name in ("gold", "predicted", "f1", "probability")}
+        return [
+            Section("By question", [table] if rows else []),
+            tell.mistakes(
+                found, record, "Those that are farthest off, the surest first", columns, ("f1", "probability")
+            ),
+        ]
 
     def _choose(self, spans: Sequence[Span], none: Span) -> Span:
-        """The best answer, or none where there is none or, where there may be none, that is better by the threshold."""
+        """Return the best answer; none where there is none or, where that is allowed, it is better by the threshold."""
         if not spans or (self.impossible and none.score - spans[0].score > self.threshold):
             return none
         return spans[0]
 
     def _read(self, out: Out, examples: Sequence[Example], count: int) -> Iterator[tuple[list[Span], Span]]:
-        """For each input its best answers and none at all, with the sums of their logits as scores."""
-        for example, rows in zip(examples, _by_unit(out, examples), strict=True):
+        """Yield for each input its best answers, and that there is none, with the sums of their logits as scores."""
+        for example, rows in zip(examples, by_example(out, examples), strict=True):
             found: list[tuple[float, int, int]] = []
             logits = [x.detach().double().cpu().numpy() for x in rows]
             for i, x in enumerate(logits):
@@ -240,7 +541,7 @@ class Answer(Kind):
             yield list(spans.values()), Span("", none, None, None)
 
     def _best(self, x: Array, example: Example, i: int, count: int) -> list[tuple[float, int, int]]:
-        """The best answers in a window, as (score, first piece, last piece), that have most context in this one."""
+        """Return the best answers in a window as (score, first piece, last piece), if they have most context in it."""
         window: Window = example[i].at
         size = window.end - window.begin
         if not size:
@@ -261,12 +562,12 @@ class Answer(Kind):
 
 
 def choose_threshold(kind: Answer, out: Out, examples: Sequence[Example], targets: Sequence[Any]) -> float:
-    """The threshold with the best F1 on these inputs, the one nearest to zero among equals."""
+    """Return the threshold with the best F1 on these inputs, the one nearest to zero among equals."""
     margins, gains = [], []
-    for (spans, none), gold in zip(kind._read(out, examples, 1), targets, strict=True):
+    for (spans, none), target in zip(kind._read(out, examples, 1), targets, strict=True):
         if spans:
             margins.append(none.score - spans[0].score)
-            gains.append(squad.best(gold, spans[0].answer)[1] - squad.best(gold, "")[1])
+            gains.append(squad.best(target, spans[0].answer)[1] - squad.best(target, "")[1])
     if not margins:
         return kind.threshold
     order = np.argsort(margins, kind="stable")
@@ -281,22 +582,18 @@ def choose_threshold(kind: Answer, out: Out, examples: Sequence[Example], target
     return float(cuts[best[np.argmin(np.abs(cuts[best]))]])
 
 
-def _by_unit(out: Out, examples: Sequence[Example]) -> Iterator[Sequence[Tensor]]:
-    at = 0
-    for example in examples:
-        yield [out[i] for i in range(at, at + len(example))]
-        at += len(example)
-
-
 def _loss(x: Tensor, window: Window, pieces: tuple[int, int] | None) -> Tensor:
-    """Of one window: x (tokens, 2), of which the question's tokens do not count."""
+    """Return the loss of one window: x is (tokens, 2), of which the question's tokens do not count."""
+    import torch
+    import torch.nn.functional as F
+
     seen = torch.cat([x[:1], x[window.first : window.first + window.end - window.begin]])
     right = [piece - window.begin + 1 for piece in pieces] if pieces and window.holds(pieces) else [0, 0]
     return F.cross_entropy(seen.t(), torch.tensor(right, device=x.device))
 
 
 def _most_context(example: Example, i: int, k: int) -> Array:
-    """(pieces, k): which answers have more context in the i-th window than in any other that holds them.
+    """Return (pieces, k): which answers have more context in the i-th window than in any other that holds them.
 
     BERT's rule, of the whole answer where BERT asks it of the first piece: no answer that fits into a window is lost.
     """
@@ -317,7 +614,7 @@ def _most_context(example: Example, i: int, k: int) -> Array:
 
 
 def _trimmed(text: str, spans: Array) -> Array:
-    """The spans without the white space at their ends, which some tokenizers count to a piece."""
+    """Return the spans without the white space at their ends, which some tokenizers count to a piece."""
     found = []
     for begin, end in spans.tolist():
         part = text[begin:end]
@@ -327,7 +624,7 @@ def _trimmed(text: str, spans: Array) -> Array:
 
 
 def _given(item: Any, record: Record) -> dict[str, str]:
-    """One question with its context; in a dict also by the names of the columns that the task was trained on."""
+    """Return one question with its context; in a dict also by the columns that the task was trained on."""
     parts: Sequence[Any] = ()
     if isinstance(item, Mapping):
         parts = [item.get(part, item.get(record.columns.get(part) or part)) for part in ("question", "context")]
@@ -339,3 +636,8 @@ def _given(item: Any, record: Record) -> dict[str, str]:
             hint='Give {"question": "…", "context": "…"} or ("the question", "the context").',
         )
     return {"question": parts[0], "context": parts[1]}
+
+
+def _first_word(question: str) -> str:
+    words = question[: tell.CUT].split(maxsplit=1)
+    return tell.name(words[0].strip("¿¡\"'«(,.:;?!").casefold()) if words else ""

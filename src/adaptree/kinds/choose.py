@@ -2,28 +2,184 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from adaptree.data.encode import Encoder
-from adaptree.errors import UsageError
+from adaptree.data.form import Form, Row, listed
+from adaptree.errors import DataError, UsageError
+from adaptree.kinds import findings as tell
 from adaptree.kinds import metrics
-from adaptree.kinds.kind import Example, Kind, Out
+from adaptree.kinds.findings import Evaluated, Section, Table
+from adaptree.kinds.kind import Example, Kind, Out, by_example
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from adaptree.tasks.record import Record
+
+QUESTIONS = ("question", "text", "sentence", "context", "prompt", "premise", "stem", "query", "startphrase", "ctx")
+CHOICES = ("choices", "options", "endings", "answers", "candidates")
+LABELS = ("label", "answer", "answerkey", "answer_key", "correct", "gold", "target")
+NUMBERED = re.compile(r"(option|choice|ending|answer|candidate|sol)_?([0-9]|[a-h])", re.IGNORECASE)
+LETTERS = "ABCDEFGH"
+MOST = 100
+
+
+@dataclass(frozen=True)
+class ChooseForm(Form):
+    """A text, its choices, and which is right: as a number, a letter or the choice itself.
+
+    Choices are a list in one column, or columns such as option1, option2. A text with a single '_' has the choice put
+    in its place; else the choice stands beside the text.
+    """
+
+    needs: ClassVar[str] = "A question, its choices (a list, or option1, option2, …), and which is right."
+    input_columns: ClassVar[tuple[str, ...]] = ("text", "choices", "choice0", "choice1")
+    counted_from: int = 0
+    """What number the first choice has, where the right one is given by number."""
+
+    @classmethod
+    def guess(cls, names: Sequence[str], sample: Sequence[Row], columns: Mapping[str, str | None]) -> Form | None:
+        for column in columns.values():
+            if column is not None and column not in names:
+                raise DataError(f"no column '{column}'; the columns are {listed(names)}.")
+        plain = {name.strip().casefold().replace(" ", "_"): name for name in reversed(names)}
+        numbered = [name for name in names if NUMBERED.fullmatch(name.strip())]
+        whole = next((plain[name] for name in CHOICES if name in plain and _lists(plain[name], sample)), None)
+        if whole is None and len(numbered) < 2:
+            return None
+        taken = {whole} if whole else set(numbered)
+        text = columns.get("text") or next((plain[n] for n in QUESTIONS if n in plain and plain[n] not in taken), None)
+        label = columns.get("label") or next((plain[n] for n in LABELS if n in plain and plain[n] not in taken), None)
+        if text is None:
+            return None
+        parts: dict[str, str | None] = {"text": text, "label": label, "choices": whole}
+        parts |= {} if whole else {f"choice{i}": name for i, name in enumerate(numbered)}
+        shown = (
+            f"'{whole}' holds lists" if whole else f"{', '.join(repr(name) for name in numbered)} stand side by side"
+        )
+        why = f"{shown}, and one of them is right"
+        form = cls(parts, why, cls(parts, why)._first(sample))
+        if label is not None and not any(_fits(form, row) for row in sample):
+            return None
+        return form
+
+    def _first(self, sample: Sequence[Row]) -> int:
+        """Return 0 or 1: what the sample's numbers say; where both would do, what columns option1, … suggest."""
+        numbers = [_number(row.get(str(self.columns["label"]))) for row in sample]
+        known = [number for number in numbers if number is not None]
+        if 0 in known:
+            return 0
+        most = max((len(found) for row in sample if (found := self._choices(row))), default=0)
+        return int(most in known or str(self.columns.get("choice0", "")).endswith("1"))
+
+    def input(self, row: Row, number: int, name: str) -> Any | None:
+        text = row.get(str(self.columns["text"]))
+        if isinstance(text, Mapping):  # the question of CommonsenseQA as it is published
+            text = text.get("stem")
+        if not isinstance(text, str):
+            return None
+        found = self._choices(row)
+        if found is None:
+            return None
+        if not 2 <= len(found) <= MOST:
+            raise DataError(
+                f"row {number} of '{name}' has {len(found)} choices; 2 to {MOST} are needed.", hint="Correct the row."
+            )
+        return {"text": text, "choices": found}
+
+    def _choices(self, row: Row) -> list[str] | None:
+        column = self.columns.get("choices")
+        if column is None:
+            values: list[Any] | None = [
+                row.get(str(name)) for key, name in self.columns.items() if key.startswith("choice") and name
+            ]
+        else:
+            values = _as_list(row.get(column))
+        if not values or any(value is None for value in values):
+            return None
+        return [str(value) for value in values]
+
+    def target(self, row: Row, given: Any, number: int, name: str) -> Any | None:
+        if self.columns["label"] is None:
+            return None
+        value = row.get(str(self.columns["label"]))
+        if value is None or value == "":
+            return None
+        place = _place(value, given["choices"], self._names(row), self.counted_from)
+        if place is None:
+            raise DataError(
+                f"row {number} of '{name}': '{str(value)[:60]}' names none of its {len(given['choices'])} choices.",
+                hint="Give the choice's number, its letter, or its text.",
+            )
+        return place
+
+    def _names(self, row: Row) -> list[str] | None:
+        """Return what the choices are called, where a row says so ('A', 'B', …)."""
+        value = row.get(str(self.columns.get("choices")))
+        if isinstance(value, Mapping) and isinstance(value.get("label"), list):
+            return [str(label) for label in value["label"]]
+        if isinstance(value, list) and value and all(isinstance(v, Mapping) and "label" in v for v in value):
+            return [str(v["label"]) for v in value]
+        return None
+
+    def text(self, given: Any) -> str:
+        return str(given["text"])
+
+
+def _lists(name: str, sample: Sequence[Row]) -> bool:
+    return any(len(_as_list(row.get(name)) or ()) > 1 for row in sample)
+
+
+def _as_list(value: Any) -> list[Any] | None:
+    """Return choices as a list; also {"text": […], "label": […]} and [{"text": …, "label": …}, …], as datasets have."""
+    if isinstance(value, Mapping):
+        value = value.get("text")
+    if not isinstance(value, list | tuple):
+        return None
+    return [item.get("text") if isinstance(item, Mapping) else item for item in value]
+
+
+def _fits(form: ChooseForm, row: Row) -> bool:
+    try:
+        given = form.input(row, 0, "")
+        return given is not None and form.target(row, given, 0, "") is not None
+    except DataError:
+        return False
+
+
+def _number(value: Any) -> int | None:
+    try:
+        return int(float(value)) if float(value).is_integer() else None
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _place(value: Any, choices: Sequence[str], names: Sequence[str] | None, counted_from: int) -> int | None:
+    word = str(value).strip()
+    if names is not None and word in names:
+        return names.index(word)
+    if word in choices:
+        return list(choices).index(word)
+    letter = word.upper().strip("().")
+    if (number := _number(word)) is not None:
+        place = number - counted_from
+    else:
+        place = LETTERS.index(letter) if len(letter) == 1 and letter in LETTERS else -1
+    return place if 0 <= place < len(choices) else None
+
 
 PLACE = "_"
 """Where a text has it once, the choice goes there."""
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChoicePrediction:
     """The choice, its number from 0, its probability and everyone's."""
 
     choice: str | None
@@ -43,6 +199,9 @@ class Choose(Kind):
     """Each choice is a row, beside the text or in its place; the head gives it a number, the highest is chosen."""
 
     name: ClassVar[str] = "choose"
+    form: ClassVar[type[Form]] = ChooseForm
+    metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
+    priority: ClassVar[int | None] = 30
 
     @property
     def width(self) -> int:
@@ -67,33 +226,31 @@ class Choose(Kind):
         return [rows[end - len(given["choices"]) : end] for given, end in zip(inputs, ends, strict=True)]
 
     def loss(self, out: Out, examples: Sequence[Example], targets: Any, weights: Tensor | None = None) -> Tensor:
-        parts = [-part.log_softmax(0)[gold] for part, gold in zip(_parts(out, examples), targets, strict=True)]
+        import torch
+
+        pairs = zip(by_example(out, examples), targets, strict=True)
+        parts = [-part[:, 0].log_softmax(0)[target] for part, target in pairs]
         return torch.stack(parts) if parts else torch.zeros(0)
 
     def decode(self, out: Out, examples: Sequence[Example]) -> list[int]:
-        return [int(part.argmax()) for part in _parts(out, examples)]
-
-    def changed(self, exact: Out, out: Out, examples: Sequence[Example]) -> int:
-        return sum(a != b for a, b in zip(self.decode(exact, examples), self.decode(out, examples), strict=True))
+        return [int(part[:, 0].argmax()) for part in by_example(out, examples)]
 
     def predictions(
         self, out: Out, examples: Sequence[Example], inputs: Sequence[Any], min_score: float | None
-    ) -> list[Chosen]:
+    ) -> list[ChoicePrediction]:
         found = []
-        for part, given in zip(_parts(out, examples), inputs, strict=True):
-            scores = part.double().softmax(0).tolist()
+        for part, given in zip(by_example(out, examples), inputs, strict=True):
+            scores = part[:, 0].double().softmax(0).tolist()
             best = max(range(len(scores)), key=scores.__getitem__)
             sure = min_score is None or scores[best] >= min_score
-            found.append(Chosen(given["choices"][best] if sure else None, best, scores[best], scores))
+            found.append(ChoicePrediction(given["choices"][best] if sure else None, best, scores[best], scores))
         return found
 
     def score(self, targets: Any, answers: Any) -> dict[str, float]:
-        return {
-            "accuracy": metrics.score("classify", _right(targets, answers), _ones(targets), labels=(0, 1))["accuracy"]
-        }
+        return {"accuracy": metrics.classification(_right(targets, answers), _ones(targets), (0, 1))["accuracy"]}
 
     def intervals(self, targets: Any, answers: Any) -> Mapping[str, tuple[float, float]]:
-        found = metrics.intervals("classify", _right(targets, answers), _ones(targets), labels=(0, 1))
+        found = metrics.classification_intervals(_right(targets, answers), _ones(targets), (0, 1))
         return {"accuracy": found["accuracy"]}
 
     def inputs(self, inputs: Any, record: Record) -> list[Any]:
@@ -115,19 +272,56 @@ class Choose(Kind):
             raise UsageError(f"the task '{record.name}' takes a text and two choices or more, separated by tabs.")
         return {"text": text, "choices": choices}
 
+    @classmethod
+    def describe(cls, record: Record) -> str:
+        return "Chooses the right one of several answers to a text."
+
+    @classmethod
+    def usage(cls, record: Record) -> tuple[str, str]:
+        return '("a text", ["a choice", "another"])', "--file questions.jsonl"
+
+    @classmethod
+    def show(cls, given: Any, target: Any) -> tuple[Sequence[str], str]:
+        return [given["text"], *given["choices"]], given["choices"][target]
+
+    def findings(self, on: Evaluated) -> dict[str, Any]:
+        count = np.array([len(example) for example in on.examples], dtype=np.int64)
+        gold, answers = np.asarray(on.targets, dtype=np.int64), np.asarray(on.answers, dtype=np.int64)
+        logits = np.split(on.out[:, 0].double().numpy(), np.cumsum(count)[:-1])
+        sure = np.array([1 / np.exp(part - part.max()).sum() for part in logits])  # the probability of the highest
+        wrong = np.flatnonzero(gold != answers)
+        wrong = wrong[np.argsort(-sure[wrong], kind="stable")]
+
+        def row(i: int) -> dict[str, Any]:
+            given = on.inputs[i]
+            both = {"gold": tell.cut(given["choices"][gold[i]]), "predicted": tell.cut(given["choices"][answers[i]])}
+            return {"text": tell.cut(given["text"]), **both, "probability": sure[i]}
+
+        return {
+            "by_choices": [
+                {"choices": n, "rows": int((count == n).sum()), "accuracy": (gold == answers)[count == n].mean()}
+                for n in np.unique(count).tolist()
+            ],
+            "wrong": len(wrong),
+            "mistakes": [row(i) for i in wrong[: tell.MOST_WRONG].tolist()],
+        }
+
+    @classmethod
+    def sections(cls, found: Mapping[str, Any], record: Record) -> list[Section]:
+        rows = [
+            (row["choices"], row["rows"], row["accuracy"], 1 / row["choices"]) for row in found.get("by_choices") or []
+        ]
+        table = Table(("choices", "rows", "accuracy", "chance"), rows, ("accuracy", "chance"))
+        columns = {name: name for name in ("gold", "predicted", "probability")}
+        return [
+            Section("By number of choices", [table] if rows else []),
+            tell.mistakes(found, record, "Those that it was surest of", columns, ("probability",)),
+        ]
+
 
 def _choices(item: Mapping[str, Any]) -> bool:
     found = item.get("choices")
     return isinstance(found, list | tuple) and len(found) > 1 and all(isinstance(choice, str) for choice in found)
-
-
-def _parts(out: Out, examples: Sequence[Example]) -> Iterator[Tensor]:
-    """Each input's numbers, one for a choice."""
-    assert isinstance(out, Tensor)
-    start = 0
-    for example in examples:
-        yield out[start : start + len(example), 0]
-        start += len(example)
 
 
 def _right(targets: Any, answers: Any) -> np.ndarray[Any, Any]:

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
 
+from adaptree.data.form import Form, LabelForm
+from adaptree.data.target_column import TargetColumn
+from adaptree.errors import UsageError
+from adaptree.kinds import findings as tell
 from adaptree.kinds import metrics, windows
-from adaptree.kinds.kind import Example, Out, Prediction, as_tensor
+from adaptree.kinds.findings import Evaluated, Section
+from adaptree.kinds.kind import Example, Out, Prediction, as_tensor, texts_of
 from adaptree.kinds.windows import Windowed
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from adaptree.tasks.record import Record
+
+TWO_LABELS = frozenset({"f1", "precision", "recall"})
+MOST_NUMERIC_LABELS = 50
+"""More distinct numbers than this are a quantity, not classes."""
 
 
 @dataclass(frozen=True)
@@ -21,37 +32,51 @@ class Classify(Windowed):
     """Its targets and answers are positions in the labels."""
 
     name: ClassVar[str] = "classify"
+    form: ClassVar[type[Form]] = LabelForm
+    metrics: ClassVar[tuple[str, ...]] = ("accuracy", "macro_f1", "matthews", "f1", "precision", "recall")
+    priority: ClassVar[int | None] = 90
+    baselines: ClassVar[bool] = True
+    linear_outside: ClassVar[bool] = True
+    weighs_classes: ClassVar[bool] = True
+    target_name: ClassVar[str] = "label"
     labels: tuple[str | int, ...]
     windows: bool = False
     """Whether a long text is read whole, in windows whose votes are pooled, and not cut."""
 
-    def _votes(self, out: Out, examples: Sequence[Example]) -> Tensor:
-        assert isinstance(out, Tensor)
-        return windows.votes(out, examples) if self.windows else out
+    @staticmethod
+    def takes(column: TargetColumn) -> str | None:
+        if not column.all_numbers:
+            return f"the labels are names, {column.count} different ones"
+        if column.fractions or column.overflow or column.distinct > MOST_NUMERIC_LABELS:
+            return None
+        column.check_finite()
+        return f"the labels are whole numbers, only {column.count} different ones"
 
     @property
     def width(self) -> int:
         return len(self.labels)
 
-    def score(self, targets: Any, answers: Any) -> dict[str, float]:
-        return metrics.score(self.name, targets, answers, labels=self._with_unknown(targets))
-
-    def intervals(self, targets: Any, answers: Any) -> Mapping[str, tuple[float, float]]:
-        return metrics.intervals(self.name, targets, answers, labels=self._with_unknown(targets))
-
-    def _with_unknown(self, targets: Any) -> Sequence[int]:
-        """The labels; where a file has some that the task cannot give, one more, which is never right."""
-        return range(len(self.labels) + bool(len(targets) and np.max(targets) >= len(self.labels)))
+    def _votes(self, out: Out, examples: Sequence[Example]) -> Tensor:
+        return windows.votes(out, examples) if self.windows else out
 
     def loss(self, out: Out, examples: Sequence[Example], targets: Any, weights: Tensor | None = None) -> Tensor:
+        import torch.nn.functional as F
+
         out = self._votes(out, examples)
         return F.cross_entropy(out, as_tensor(targets, out).long(), weight=weights, reduction="none")
 
+    def class_weights(self, targets: Any) -> Tensor:
+        """rows / (labels · rows of the label)"""
+        import torch
+
+        counts = np.bincount(targets, minlength=self.width).clip(min=1)
+        return torch.tensor(len(targets) / (self.width * counts), dtype=torch.float32)
+
+    def bag_targets(self, targets: Any) -> tuple[list[Any], int]:
+        return np.asarray(targets).tolist(), self.width
+
     def decode(self, out: Out, examples: Sequence[Example]) -> np.ndarray[Any, Any]:
         return self._votes(out, examples).argmax(-1).numpy()
-
-    def changed(self, exact: Out, out: Out, examples: Sequence[Example]) -> int:
-        return int((self.decode(exact, examples) != self.decode(out, examples)).sum())
 
     def predictions(
         self, out: Out, examples: Sequence[Example], inputs: Sequence[Any], min_score: float | None
@@ -64,10 +89,74 @@ class Classify(Windowed):
             found.append(Prediction(label=self.labels[best] if sure else None, score=row[best], scores=scores))
         return found
 
+    @classmethod
+    def check_metric(cls, name: str, labels: Sequence[Any]) -> str:
+        if super().check_metric(name, labels) in TWO_LABELS and len(labels) != 2:
+            raise UsageError(f"'{name}' is for two labels and here are {len(labels)}.", hint="--metric macro_f1")
+        return name
+
+    def score(self, targets: Any, answers: Any) -> dict[str, float]:
+        return metrics.classification(targets, answers, self._with_unknown(targets))
+
+    def intervals(self, targets: Any, answers: Any) -> Mapping[str, tuple[float, float]]:
+        return metrics.classification_intervals(targets, answers, self._with_unknown(targets))
+
+    def _with_unknown(self, targets: Any) -> Sequence[int]:
+        """The labels; where a file has some that the task cannot give, one more, which is never right."""
+        return range(len(self.labels) + bool(len(targets) and np.max(targets) >= len(self.labels)))
+
     def extra(self) -> dict[str, Any]:
         return {"windows": True} if self.windows else {}
 
-    def balance(self, targets: np.ndarray[Any, Any]) -> Tensor:
-        """Weights that give every label the same say: rows / (labels · rows of the label)."""
-        counts = np.bincount(targets, minlength=self.width).clip(min=1)
-        return torch.tensor(len(targets) / (self.width * counts), dtype=torch.float32)
+    @classmethod
+    def describe(cls, record: Record) -> str:
+        return f"Puts {texts_of(record)} under one of {len(record.labels)} labels."
+
+    @classmethod
+    def score_note(cls, record: Record) -> str:
+        return f"f1, precision and recall are those of {record.labels[1]}." if len(record.labels) == 2 else ""
+
+    def findings(self, on: Evaluated) -> dict[str, Any]:
+        labels = [tell.name(label) for label in self.labels]
+        shares = self._votes(on.out, on.examples).double().softmax(-1).numpy()
+        gold, answers = np.asarray(on.targets, dtype=np.int64), np.asarray(on.answers, dtype=np.int64)
+        sure = shares[np.arange(len(answers)), answers]
+        matrix = np.zeros((len(labels), len(labels)), dtype=np.int64)
+        np.add.at(matrix, (gold, answers), 1)
+        shown = tell.most_frequent(matrix.sum(1))
+        wrong = np.flatnonzero(gold != answers)
+        wrong = wrong[np.argsort(-sure[wrong], kind="stable")]
+
+        def row(i: int) -> dict[str, Any]:
+            named = {"gold": labels[gold[i]], "predicted": labels[answers[i]]}
+            return {**tell.texts(on.inputs[i]), **named, "probability": sure[i]}
+
+        return {
+            "labels": len(labels),
+            "confusion": {"labels": [labels[i] for i in shown], "counts": matrix[np.ix_(shown, shown)].tolist()},
+            "by_label": tell.by_label(
+                [labels[i] for i in shown], matrix.diagonal()[shown], matrix.sum(0)[shown], matrix.sum(1)[shown]
+            ),
+            "calibration": tell.calibration(sure, gold == answers),
+            "wrong": len(wrong),
+            "mistakes": [row(i) for i in wrong[: tell.MOST_WRONG].tolist()],
+            "right": [row(i) for i in _first_right(gold, answers)],
+        }
+
+    @classmethod
+    def sections(cls, found: Mapping[str, Any], record: Record) -> list[Section]:
+        columns = {"predicted": "predicted", "probability": "probability"}
+        right = found.get("right") or []
+        return [
+            Section("Label by label", [*tell.by_label_blocks(found), *tell.confusion_blocks(found)]),
+            Section("How sure it is", tell.calibration_blocks(found)),
+            tell.mistakes(found, record, "Those that it was surest of", {"gold": "gold", **columns}, ("probability",)),
+            Section("Where it is right", [tell.examples_table(right, columns, ("probability",))] if right else []),
+        ]
+
+
+def _first_right(gold: np.ndarray[Any, Any], answers: np.ndarray[Any, Any]) -> list[int]:
+    """Return the first right answers, of as many labels as possible."""
+    right = np.flatnonzero(gold == answers)
+    _, first = np.unique(gold[right], return_index=True)
+    return [int(i) for i in np.sort(right[first])[: tell.MOST_RIGHT]]

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from adaptree.data.dataset import Dataset
 from adaptree.data.encode import Encoder, Encoding
-from adaptree.data.source import Data
 from adaptree.kinds import metrics
 from adaptree.kinds.encoded import Encoded
 from adaptree.kinds.kind import Example, Kind, Out, Targets
 from adaptree.methods import Params
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from adaptree.tasks.record import Record
 
 Array = np.ndarray[Any, Any]
 MEAN = "mean"
@@ -49,13 +53,10 @@ class Joint(Kind):
     names: tuple[str, ...]
     judged: tuple[str, ...]
     """The metric of each task that counts."""
-    threshold: Sequence[float | None] = ()
-    """What each kind has chosen on validation, once they are settled."""
 
     def of(self, task: int) -> Kind:
-        """A task's own kind, with what it has chosen."""
-        chosen = self.threshold[task] if self.threshold else None
-        return self.kinds[task] if chosen is None else replace(self.kinds[task], threshold=chosen)  # type: ignore[type-var]
+        """Return a task's own kind."""
+        return self.kinds[task]
 
     @property
     def width(self) -> int:
@@ -66,8 +67,8 @@ class Joint(Kind):
         return [_marked(i, *self.kinds[i].examples(encoder, [given], max_length)) for i, given in inputs]
 
     def init(self, d: int, generator: torch.Generator) -> dict[str, Tensor]:
-        born = [kind.init(d, generator) for kind in self.kinds]
-        return {f"head.{i}.{name.removeprefix('head.')}": t for i, head in enumerate(born) for name, t in head.items()}
+        heads = [kind.init(d, generator) for kind in self.kinds]
+        return {f"head.{i}.{name.removeprefix('head.')}": t for i, head in enumerate(heads) for name, t in head.items()}
 
     def resampled(self, examples: Sequence[Example], seed: int | None) -> Sequence[Example]:
         found: list[Example] = list(examples)
@@ -76,20 +77,29 @@ class Joint(Kind):
                 found[place] = _marked(share.task, example)
         return found
 
-    def for_training(self, example: Example, gold: Any) -> Example:
+    def for_training(self, example: Example, target: Any) -> Example:
         task = example[0].at.task
-        return _marked(task, self.of(task).for_training(_plain(example), gold))
+        return _marked(task, self.of(task).for_training(_plain(example), target))
 
-    def calibrated(self, out: Out, examples: Sequence[Example], targets: Targets) -> Joint:
-        chosen: list[float | None] = [None] * len(self.kinds)
+    def calibrated(self, out: Out, examples: Sequence[Example], targets: Targets) -> Self:
+        kinds = list(self.kinds)
         for share in _shares(examples):
-            kind = self.kinds[share.task].calibrated(self._out(share, out), share.examples, _picked(targets, share.at))
-            chosen[share.task] = getattr(kind, "threshold", None)
-        return replace(self, threshold=chosen if any(each is not None for each in chosen) else ())
+            mine = _picked(targets, share.at)
+            kinds[share.task] = kinds[share.task].calibrated(self._out(share, out), share.examples, mine)
+        return replace(self, kinds=tuple(kinds))
+
+    def state(self) -> dict[str, Any]:
+        return {"kinds": [kind.state() for kind in self.kinds]}
+
+    def with_state(self, state: Mapping[str, Any]) -> Self:
+        pairs = zip(self.kinds, state["kinds"], strict=True)
+        return replace(self, kinds=tuple(kind.with_state(own) for kind, own in pairs))
 
     def run(
         self, hidden: Tensor, mask: Tensor, rows: Sequence[Encoding], v: Params, pooling: str, embeddings: Tensor
     ) -> list[Tensor]:
+        import torch
+
         found: dict[int, Tensor] = {}
         for share in _shares([[row] for row in rows]):
             here = torch.from_numpy(share.at).to(hidden.device)
@@ -99,6 +109,8 @@ class Joint(Kind):
         return [found[i] for i in range(len(rows))]
 
     def loss(self, out: Out, examples: Sequence[Example], targets: Targets, weights: Tensor | None = None) -> Tensor:
+        import torch
+
         parts, places = [], []
         for share in _shares(examples):
             mine = _picked(targets, share.at)
@@ -108,16 +120,16 @@ class Joint(Kind):
         return torch.cat(parts)[back.to(parts[0].device)]
 
     def decode(self, out: Out, examples: Sequence[Example]) -> list[Of]:
-        return self._told(examples, lambda kind, share: kind.decode(self._out(share, out), share.examples))
+        return self._by_share(examples, lambda kind, share: kind.decode(self._out(share, out), share.examples))
 
     def predictions(
         self, out: Out, examples: Sequence[Example], inputs: Sequence[Any], min_score: float | None
     ) -> list[Of]:
-        def told(kind: Kind, share: _Share) -> list[Any]:
+        def predict(kind: Kind, share: _Share) -> list[Any]:
             mine = [inputs[i][1] for i in share.at]
             return kind.predictions(self._out(share, out), share.examples, mine, min_score)
 
-        return self._told(examples, told)
+        return self._by_share(examples, predict)
 
     def changed(self, exact: Out, out: Out, examples: Sequence[Example]) -> int:
         return sum(
@@ -126,23 +138,29 @@ class Joint(Kind):
         )
 
     def score(self, targets: Targets, answers: Sequence[Of]) -> dict[str, float]:
-        """What each task's kind says, under the task's name, and the mean of what counts: the higher the better."""
-        told: dict[str, float] = {}
+        """Return each kind's metrics under its task's name, and the mean of those that count: higher is better."""
+        found: dict[str, float] = {}
         main = []
         for task, at in _by_task(answer.task for answer in answers):
             mine = _picked([answer.what for answer in answers], at)
             scores = self.of(task).score(_picked(targets, at), mine)
-            told |= {f"{self.names[task]}.{metric}": value for metric, value in scores.items()}
+            found |= {f"{self.names[task]}.{metric}": value for metric, value in scores.items()}
             metric = self.judged[task]
             main.append(-scores[metric] if metric in metrics.LOWER_IS_BETTER else scores[metric])
-        return {MEAN: float(np.mean(main)), **told}
+        return {MEAN: float(np.mean(main)), **found}
+
+    @classmethod
+    def describe(cls, record: Record) -> str:
+        return "Several tasks at once."
 
     def _out(self, share: _Share, out: Out) -> Out:
-        """What the head gave for a task's rows, as its kind takes it."""
+        """Return the head's output for a task's rows, as its kind takes it."""
+        import torch
+
         mine = [out[i] for i in share.rows]
         return mine if self.kinds[share.task].reads_tokens else torch.stack(mine)
 
-    def _told(self, examples: Sequence[Example], call: Callable[[Kind, _Share], Iterable[Any]]) -> list[Of]:
+    def _by_share(self, examples: Sequence[Example], call: Callable[[Kind, _Share], Iterable[Any]]) -> list[Of]:
         found: dict[int, Of] = {}
         for share in _shares(examples):
             for place, each in zip(share.at, call(self.of(share.task), share), strict=True):
@@ -150,12 +168,12 @@ class Joint(Kind):
         return [found[i] for i in range(len(examples))]
 
 
-class Tables:
-    """Several tables, one after the other, as far as a run has to know them again."""
+class Datasets:
+    """Several datasets end to end, as far as a resumed run has to recognise them."""
 
-    def __init__(self, tables: Sequence[Data], temperature: float) -> None:
-        self.starts = np.cumsum([0, *(len(table) for table in tables)])
-        facts = repr(([table.digest for table in tables], float(temperature)))
+    def __init__(self, datasets: Sequence[Dataset], temperature: float) -> None:
+        self.starts = np.cumsum([0, *(len(dataset) for dataset in datasets)])
+        facts = repr(([dataset.digest for dataset in datasets], float(temperature)))
         self.digest = hashlib.sha256(facts.encode()).hexdigest()
 
     def __len__(self) -> int:
@@ -163,32 +181,32 @@ class Tables:
 
 
 class Joined(Encoded):
-    """Several tables' inputs, each as its own kind computes it; the rows of an epoch are drawn by temperature."""
+    """Several datasets, each as its own kind computes it; the examples of an epoch are drawn by temperature."""
 
     def __init__(self, parts: Sequence[Encoded], temperature: float) -> None:
         self._parts, self._temperature = tuple(parts), temperature
-        self._tables = Tables([part.table for part in parts], temperature)
-        self.table = cast(Any, self._tables)
+        self._whole = Datasets([part.dataset for part in parts], temperature)
+        self.dataset = cast(Any, self._whole)
 
     def rows(self, of: Sequence[Array]) -> Array:
-        """Rows of each table, as rows of all of them."""
-        return np.concatenate([start + rows for start, rows in zip(self._tables.starts, of, strict=False)])
+        """Return examples of each dataset as examples of all of them."""
+        return np.concatenate([start + rows for start, rows in zip(self._whole.starts, of, strict=False)])
 
     def examples(self, indices: Array) -> list[Example]:
         found: dict[int, Example] = {}
         for task, at in self._of(indices):
-            examples = self._parts[task].examples(indices[at] - self._tables.starts[task])
+            examples = self._parts[task].examples(indices[at] - self._whole.starts[task])
             found |= {place: _marked(task, example) for place, example in zip(at.tolist(), examples, strict=True)}
         return [found[i] for i in range(len(indices))]
 
     def targets(self, indices: Array) -> list[Any]:
         found: dict[int, Any] = {}
         for task, at in self._of(indices):
-            found |= zip(at.tolist(), self._parts[task].targets(indices[at] - self._tables.starts[task]), strict=True)
+            found |= zip(at.tolist(), self._parts[task].targets(indices[at] - self._whole.starts[task]), strict=True)
         return [found[i] for i in range(len(indices))]
 
     def sampled(self, rows: Array, seed: Sequence[int]) -> Array:
-        """As many rows in all; of a table of n rows in proportion to n^(1/T), a small one's several times."""
+        """Return as many examples in all; of a dataset of n in proportion to n^(1/T), a small one's several times."""
         if self._temperature == 1:
             return rows
         members = [(task, rows[at]) for task, at in self._of(rows)]
@@ -201,7 +219,7 @@ class Joined(Encoded):
         return np.concatenate(parts)
 
     def _of(self, indices: Array) -> Iterator[tuple[int, Array]]:
-        tasks = np.searchsorted(self._tables.starts, indices, side="right") - 1
+        tasks = np.searchsorted(self._whole.starts, indices, side="right") - 1
         return _by_task(tasks.tolist())
 
     @property
@@ -210,7 +228,7 @@ class Joined(Encoded):
 
 
 def counts(sizes: Sequence[int], temperature: float) -> list[int]:
-    """How many rows of each table an epoch has: their sum shared out in proportion to n^(1/T), in whole numbers."""
+    """Return how many examples of each dataset an epoch has: their sum in proportion to n^(1/T), in whole numbers."""
     shares = np.asarray(sizes, dtype=np.float64) ** (1 / temperature)
     exact = sum(sizes) * shares / shares.sum()
     found = np.floor(exact).astype(np.int64)
@@ -220,13 +238,13 @@ def counts(sizes: Sequence[int], temperature: float) -> list[int]:
 
 
 def head_of(v: Params, task: int) -> dict[str, Tensor]:
-    """A task's own head, under the names that its kind knows."""
+    """Return a task's own head, under the names that its kind knows."""
     prefix = f"head.{task}."
     return {f"head.{name.removeprefix(prefix)}": t for name, t in v.items() if name.startswith(prefix)}
 
 
 def _by_task(tasks: Iterable[int]) -> Iterator[tuple[int, Array]]:
-    """Each task and the places where it stands, in order."""
+    """Yield each task and its places, in order."""
     whole = np.fromiter(tasks, dtype=np.int64)
     for task in np.unique(whole).tolist():
         yield task, np.flatnonzero(whole == task)
@@ -248,6 +266,6 @@ def _plain(example: Example) -> Example:
 
 
 def _picked(values: Sequence[Any], at: Array) -> Any:
-    """Some of the targets or answers of several tasks, as the kind of one gave them: an array, or a list."""
+    """Return some of the targets or answers of several tasks, as the kind of one gave them: an array, or a list."""
     mine = [values[i] for i in at]
     return np.stack(mine) if isinstance(mine[0], np.generic | np.ndarray) else mine

@@ -1,6 +1,6 @@
-"""What a kind of task is: what is computed for an input, the head on top of the base, loss, answers and score.
+"""What a kind of task is: how files are read, the head on top of the base, loss, predictions, metrics and card.
 
-An input becomes an example: one row of tokens, or several (the windows of a long document, the choices of a
+An input becomes an example: one encoded row of tokens, or several (the windows of a long document, the choices of a
 question). The head reads one vector per row, or one per token; the kind learns and predicts from its output.
 """
 
@@ -8,33 +8,41 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from adaptree.core.bottleneck import truncated_normal
 from adaptree.data.encode import Encoder, Encoding
+from adaptree.data.form import Form
 from adaptree.errors import UsageError, near
 from adaptree.kinds import metrics
+from adaptree.kinds.findings import Evaluated, Section
 from adaptree.methods import Params
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    import torch
+    from torch import Tensor
+
+    from adaptree.data.dataset import Dataset
+    from adaptree.data.target_column import TargetColumn
     from adaptree.tasks.record import Record
 
+KINDS: dict[str, type[Kind]] = {}
+"""By name, every kind that is imported."""
 POOLINGS = ("mean", "first", "last")
 MOST_ROWS = 8
 """Of one input in one step of training."""
 
 Example = list[Encoding]
-Out = Tensor | list[Tensor]
-"""The head's output by row: (rows, width), or for heads that read tokens a (tokens, width) for each row."""
+Out = Any
+"""The head's output by row: a tensor (rows, width), or for heads that read tokens a list of (tokens, width)."""
 Targets = Any
-"""What is right, of several inputs: an array, or a list of what the kind's files hold."""
+"""What is right for several inputs: an array, or a list of what the kind's files hold."""
 Answers = Any
-"""What is scored against the targets, of several inputs."""
+"""What is scored against the targets of several inputs."""
 
 
 @dataclass(frozen=True)
@@ -47,24 +55,100 @@ class Prediction:
     value: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As `predict --format jsonl` prints it."""
+        """Return the prediction as `predict --format jsonl` prints it."""
         if self.value is not None:
             return {"value": self.value}
         return {"label": self.label, "score": self.score, "scores": self.scores}
 
     def columns(self) -> dict[str, Any]:
-        """As columns beside the input's."""
+        """Return the prediction as columns beside the input's."""
         if self.value is not None:
             return {"prediction": self.value}
         return {"prediction": self.label, "score": self.score}
 
 
 class Kind(ABC):
-    """A kind of task, with what it has learned of its labels. Values: two that are equal do the same."""
+    """A kind of task, with what it knows of its labels and has chosen on validation: a frozen dataclass.
+
+    A class with a `name` and a `form` registers itself. Other packages offer theirs as entry points of the group
+    'adaptree.kinds'; importing one must not import torch.
+    """
 
     name: ClassVar[str]
+    family: ClassVar[str] = ""
+    """Another name that --kind takes for it, where files of several kinds may be meant: 'classify' for multilabel."""
+    form: ClassVar[type[Form]]
+    """How its files are read."""
+    metrics: ClassVar[tuple[str, ...]]
+    """What it is scored by; a task is judged by the first, unless the user asks for another."""
+    lower_is_better: ClassVar[tuple[str, ...]] = ()
+    """Which of its metrics are errors."""
+    priority: ClassVar[int | None] = None
+    """In which order files are tried for a kind that the user does not name; None where it must be named."""
+    endings: ClassVar[tuple[str, ...]] = ()
+    """The only file endings for which it is tried unless the user names it; () for any."""
+    numeric: ClassVar[bool] = False
+    """Whether a target is a number, where a target is one value (`form.one_value`)."""
+    baselines: ClassVar[bool] = False
+    """Whether the cheap baselines are scored beside it: for targets that are one value (`form.one_value`)."""
+    linear_outside: ClassVar[bool] = False
+    """Whether a linear model outside the base can stand for the head (`bag_targets`), as the method tfidf does."""
+    weighs_classes: ClassVar[bool] = False
+    """Whether `class_weights` are for it."""
     reads_tokens: ClassVar[bool] = False
     """Whether the head reads every token's state, and not one vector for a row."""
+    resamples: ClassVar[bool] = False
+    """Whether what is computed for an input is drawn anew in every step."""
+    linear_head: ClassVar[bool] = True
+    """Whether the head is a linear map, so that the mean of several heads is one too."""
+    chosen: ClassVar[tuple[str, ...]] = ()
+    """Fields that `calibrated` chooses on validation."""
+    majority: ClassVar[str] = "majority class"
+    """What a card calls the baseline that ignores the text."""
+    target_name: ClassVar[str] = "answer"
+    """What a card calls a target; '' where an input is its own."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "name" in cls.__dict__ and hasattr(cls, "form"):
+            KINDS[cls.name] = cls
+            metrics.LOWER_IS_BETTER.update(cls.lower_is_better)
+
+    # How it is made: of data, of a record.
+
+    @staticmethod
+    def takes(column: TargetColumn) -> str | None:
+        """Return why a column of labels is of this kind, None when it is not; asked where no kind was named."""
+        return None
+
+    @classmethod
+    def from_data(cls, dataset: Dataset, rows: np.ndarray[Any, Any], encoder: Encoder, **options: Any) -> Self:
+        """Return the kind for a dataset, with what it learns from the examples to train on."""
+        return cls(**(_own(cls, {"labels": dataset.labels}) | options))
+
+    @classmethod
+    def from_record(cls, record: Record, encoder: Encoder) -> Self:
+        """Return the kind of a stored task."""
+        return cls(**_own(cls, {"labels": record.labels, **record.extra}))
+
+    def extra(self) -> dict[str, Any]:
+        """Return what a task's record must hold for `from_record`, beside the labels: by default all fields."""
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "labels"}  # type: ignore[arg-type]
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+    def calibrated(self, out: Out, examples: Sequence[Example], targets: Targets) -> Self:
+        """Return this kind with what is chosen on validation, such as a threshold."""
+        return self
+
+    def state(self) -> dict[str, Any]:
+        """Return what was chosen on validation, as a checkpoint keeps it."""
+        return {name: getattr(self, name) for name in self.chosen}
+
+    def with_state(self, state: Mapping[str, Any]) -> Self:
+        """Return this kind with what another has chosen."""
+        return replace(self, **state) if state else self  # type: ignore[type-var]
+
+    # What is computed: examples, head, loss, answers.
 
     @property
     def single(self) -> bool:
@@ -76,33 +160,39 @@ class Kind(ABC):
     def width(self) -> int:
         """How many numbers the head gives for a vector."""
 
+    @property
+    def classes(self) -> int:
+        """How many labels a target is one of; 0 for numbers."""
+        return 0 if self.numeric else len(getattr(self, "labels", ()))
+
     def examples(self, encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Example]:
-        """What is computed for each input."""
+        """Return what is computed for each input."""
         return [[row] for row in encoder.encode(as_texts(inputs), max_length)]
 
     def init(self, d: int, generator: torch.Generator) -> dict[str, Tensor]:
-        """The head at birth."""
+        """Return the initial head."""
+        import torch
+
+        from adaptree.core.bottleneck import truncated_normal
+
         return {"head.weight": truncated_normal((self.width, d), 0.02, generator), "head.bias": torch.zeros(self.width)}
 
-    resamples: ClassVar[bool] = False
-    """Whether what is computed for an input is drawn anew in every step."""
+    def pretrained_head(self, folder: Path, width: int) -> dict[str, Tensor]:
+        """Return the head that a base in a folder was pretrained with for this kind; {} where it was not."""
+        return {}
 
     def resampled(self, examples: Sequence[Example], seed: int | None) -> Sequence[Example]:
-        """The examples of one step, drawn by `seed`; without one, as they are always drawn when they are scored."""
+        """Return the examples of one step, drawn by `seed`; without one, as they are always drawn for scoring."""
         return examples
 
-    def for_training(self, example: Example, gold: Any) -> Example:
-        """The rows of a long input that one step computes; an input of few rows has all of them."""
+    def for_training(self, example: Example, target: Any) -> Example:
+        """Return the rows of a long input that one step computes; an input of few rows has all of them."""
         return example if len(example) <= MOST_ROWS else example[:: -(-len(example) // MOST_ROWS)]
-
-    def calibrated(self, out: Out, examples: Sequence[Example], targets: Targets) -> Kind:
-        """This kind with what is chosen on validation, such as a threshold."""
-        return self
 
     def run(
         self, hidden: Tensor, mask: Tensor, rows: Sequence[Encoding], v: Params, pooling: str, embeddings: Tensor
     ) -> Out:
-        """The head on last hidden states, (B, T, d): what it gives for each row; `embeddings` are the base's words'."""
+        """Return what the head makes of last hidden states (B, T, d), by row; `embeddings` are the base's words'."""
         if not self.reads_tokens:
             return linear(pool(hidden, mask, pooling), v).float()
         B, T, d = hidden.shape
@@ -111,31 +201,55 @@ class Kind(ABC):
 
     @abstractmethod
     def loss(self, out: Out, examples: Sequence[Example], targets: Targets, weights: Tensor | None = None) -> Tensor:
-        """The loss of each input, (n,)."""
+        """Return the loss of each input, (n,)."""
+
+    def class_weights(self, targets: Targets) -> Tensor:
+        """Return weights for `loss` that give every label the same say."""
+        raise UsageError(f"class weights are not for kind {self.name}.", hint="Leave --class-weights out.")
+
+    def bag_targets(self, targets: Targets) -> tuple[list[Any], int]:
+        """Return targets as a linear model outside the base learns them, and how many classes; 0 for numbers."""
+        raise UsageError(f"kind {self.name} cannot be learned outside the base.", hint="Choose another method.")
 
     @abstractmethod
     def decode(self, out: Out, examples: Sequence[Example]) -> Answers:
-        """What is scored against the targets."""
+        """Return what is scored against the targets."""
 
     @abstractmethod
     def predictions(
         self, out: Out, examples: Sequence[Example], inputs: Sequence[Any], min_score: float | None
     ) -> list[Any]:
-        """What a user is told, an object with `to_dict` and `columns` for each input."""
+        """Return what a user sees: for each input an object with `to_dict` (JSON) and `columns` (of a table)."""
+
+    def changed(self, exact: Out, out: Out, examples: Sequence[Example]) -> int:
+        """Return how many answers differ from those that the exact output gives."""
+        both = zip(self.decode(exact, examples), self.decode(out, examples), strict=True)
+        return sum(bool(np.any(a != b)) for a, b in both)
+
+    # How it is scored.
+
+    @classmethod
+    def check_metric(cls, name: str, labels: Sequence[Any]) -> str:
+        """Return a metric's name; raise UsageError, with near names, when the kind or these labels have none such."""
+        if name not in cls.metrics:
+            raise UsageError(
+                f"no metric '{name}' for {cls.name}; there are {', '.join(cls.metrics)}.",
+                hint=near(name, cls.metrics) or f"--metric {cls.metrics[0]}",
+            )
+        return name
 
     @abstractmethod
-    def changed(self, exact: Out, out: Out, examples: Sequence[Example]) -> int:
-        """How many answers are other ones than those that the exact output gives."""
-
     def score(self, targets: Targets, answers: Answers) -> dict[str, float]:
-        return metrics.score(self.name, targets, answers)
+        """Return every metric."""
 
     def intervals(self, targets: Targets, answers: Answers) -> Mapping[str, tuple[float, float]]:
-        """The 95 % interval of every metric."""
-        return metrics.intervals(self.name, targets, answers)
+        """Return the 95 % interval of the metrics (`bootstrap`)."""
+        return {}
+
+    # What a user asks about.
 
     def inputs(self, inputs: Any, record: Record) -> list[Any]:
-        """What a user asks about, as `examples` takes it; what the task does not take is refused."""
+        """Return what a user asks about as `examples` takes it; raise UsageError for what the task does not take."""
         texts = as_texts([inputs] if isinstance(inputs, str) else inputs)
         pair = bool(record.columns.get("pair"))
         if any(isinstance(text, tuple) != pair for text in texts):
@@ -144,7 +258,7 @@ class Kind(ABC):
         return texts
 
     def line(self, line: str, record: Record) -> Any:
-        """One line that a user typed, as an input; what belongs together is separated by tabs."""
+        """Return one line that a user typed as an input; its parts are separated by tabs."""
         if not record.columns.get("pair"):
             return line
         first, tab, second = line.partition("\t")
@@ -152,13 +266,62 @@ class Kind(ABC):
             raise UsageError(f"the task '{record.name}' takes two texts: separate them with a tab.")
         return first, second
 
-    def extra(self) -> dict[str, Any]:
-        """What a task's record must say for `for_record` to make this kind again, beside its labels."""
+    # What a card tells.
+
+    @classmethod
+    @abstractmethod
+    def describe(cls, record: Record) -> str:
+        """Return what a task of this kind does, in one sentence."""
+
+    @classmethod
+    def usage(cls, record: Record) -> tuple[str, str]:
+        """Return an example input in Python, and the words after `adaptree predict TASK`."""
+        if record.columns.get("pair"):
+            return '("a text", "the text beside it")', "--file pairs.csv"
+        return '"a text"', '"a text"'
+
+    @classmethod
+    def show(cls, given: Any, target: Any) -> tuple[Sequence[str], str]:
+        """Return an example's texts, and its target in words."""
+        return [given] if isinstance(given, str) else list(given), show_target(target)
+
+    @classmethod
+    def score_note(cls, record: Record) -> str:
+        """Return what must be known to read the scores."""
+        return ""
+
+    def findings(self, on: Evaluated) -> dict[str, Any]:
+        """Return what is to be told of evaluated inputs beside their scores, as JSON values."""
         return {}
+
+    @classmethod
+    def sections(cls, found: Mapping[str, Any], record: Record) -> list[Section]:
+        """Return the sections of a card on what `findings` found."""
+        return []
+
+    # What can be averaged.
+
+    @classmethod
+    def outputs(cls, record: Record) -> Any:
+        """Return what a task's outputs stand for; tasks can be averaged where it is the same."""
+        return record.labels
+
+    @classmethod
+    def scale(cls, record: Record) -> tuple[list[float], list[float]] | None:
+        """Return the mean and the standard deviation of each output, where targets are standardised."""
+        return None
+
+
+def _own(cls: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a dataclass's fields among others; lists, of which JSON has no other kind, as tuples."""
+    own = {field.name: values[field.name] for field in fields(cls) if field.name in values}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in own.items()}
 
 
 def pool(hidden: Tensor, mask: Tensor, how: str) -> Tensor:
-    """One vector per text: (B, T, d), (B, T) -> (B, d)."""
+    """Return one vector per text: (B, T, d), (B, T) -> (B, d)."""
+    import torch
+
     if how == "mean":
         m = mask.unsqueeze(-1).to(hidden.dtype)
         return (hidden * m).sum(1) / m.sum(1)
@@ -168,23 +331,29 @@ def pool(hidden: Tensor, mask: Tensor, how: str) -> Tensor:
 
 def linear(x: Tensor, v: Params) -> Tensor:
     """(N, d) -> (N, width), row by row: the bits of one product over all rows depend on how many there are."""
+    import torch
+
     w, b = v["head.weight"], v["head.bias"]
     N = len(x)
     return torch.baddbmm(b.expand(N, 1, -1), x.unsqueeze(1), w.t().expand(N, -1, -1)).squeeze(1)
 
 
 def as_tensor(targets: np.ndarray[Any, Any], like: Tensor) -> Tensor:
+    """Return targets on the device of a tensor."""
+    import torch
+
     return torch.from_numpy(targets).to(like.device)
 
 
 def check_pooling(how: str) -> str:
+    """Return the pooling's name; raise UsageError, with near names, if there is none such."""
     if how not in POOLINGS:
         raise UsageError(f"no pooling '{how}'.", hint=near(how, POOLINGS) or f"There are: {', '.join(POOLINGS)}.")
     return how
 
 
 def as_texts(inputs: Sequence[Any]) -> list[str | tuple[str, str]]:
-    """Texts, or pairs of texts, as the encoder takes them."""
+    """Return texts, or pairs of texts, as the encoder takes them."""
     out: list[str | tuple[str, str]] = []
     for item in inputs:
         if isinstance(item, str):
@@ -194,3 +363,21 @@ def as_texts(inputs: Sequence[Any]) -> list[str | tuple[str, str]]:
         else:
             raise UsageError(f"an input must be a text or a pair of texts, not {item!r:.60}.")
     return out
+
+
+def show_target(target: Any) -> str:
+    """Return a label, a number or a list of such in words."""
+    if isinstance(target, list):
+        return ", ".join(map(show_target, target)) or "none"
+    return f"{target:.6g}" if isinstance(target, float) else str(target)
+
+
+def texts_of(record: Record) -> str:
+    """Return what a task takes, in words."""
+    return "a pair of texts" if record.columns.get("pair") else "a text"
+
+
+def by_example(out: Out, examples: Sequence[Example]) -> list[Any]:
+    """Return the head's output by input: the rows of each example."""
+    ends = np.cumsum([len(example) for example in examples]).tolist()
+    return [out[end - len(example) : end] for example, end in zip(examples, ends, strict=True)]

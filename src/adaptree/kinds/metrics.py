@@ -1,125 +1,74 @@
-"""What each kind of task is scored by, with confidence intervals; one formula serves a score and its bootstrap.
+"""Metrics of labels and of numbers, with confidence intervals; one formula serves a score and its bootstrap.
 
-Each kind is reduced to sums that carry a leading axis of resamples: classify to how often each label is right, gold and
-predicted, regress to how often each row was drawn. A score is the case of one resample that is the data itself.
+Both are functions of weights with a leading axis of resamples, (R, n). A score is the case of one resample, the data
+itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptree.errors import DataError, UsageError, near
+from adaptree.errors import DataError
+from adaptree.kinds import bootstrap
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Label = str | int
 Values = Sequence[Any] | NDArray[Any]
 
-METRICS: Mapping[str, tuple[str, ...]] = {
-    "classify": ("accuracy", "macro_f1", "matthews", "f1", "precision", "recall"),
-    "regress": ("pearson", "spearman", "mse", "mae", "r2"),
-    "labels": ("f1", "macro_f1", "precision", "recall", "accuracy"),
-    "numbers": ("pearson", "spearman", "mse", "mae", "r2"),
-    "tag": ("f1", "precision", "recall", "accuracy"),
-    "answer": ("f1", "exact_match"),
-    "choose": ("accuracy",),
-    "mlm": ("perplexity", "accuracy"),
-}
-"""By kind, the one that it is judged by first; `labels` and `numbers` are classify and regress with several targets."""
-TWO_LABELS = frozenset({"f1", "precision", "recall"})
-LOWER_IS_BETTER = frozenset({"mse", "mae", "perplexity", "loss"})
-_BUDGET = 2_000_000  # numbers held at once in a bootstrap
-_DRAWS = 50_000_000  # numbers drawn in all: past 50,000 rows fewer resamples do, since the interval is narrow
-
-
-def main_metric(kind: str, labels: Sequence[Label] | None = None) -> str:
-    """The metric that a kind is judged by unless another is asked for; the same for any number of labels."""
-    return _of_kind(kind)[0]
-
-
-def check_metric(kind: str, name: str, labels: Sequence[Label] | None = None) -> str:
-    """The name itself when the kind has this metric; f1, precision and recall are those of two labels."""
-    choices = _of_kind(kind)
-    if name not in choices:
-        raise UsageError(
-            f"no metric '{name}' for {kind}; there are {', '.join(choices)}.",
-            hint=near(name, choices) or f"--metric {choices[0]}",
-        )
-    if kind == "classify" and name in TWO_LABELS and labels is not None and len(labels) != 2:
-        raise UsageError(f"'{name}' is for two labels and here are {len(labels)}.", hint="--metric macro_f1")
-    return name
+LOWER_IS_BETTER = {"mse", "mae", "perplexity", "loss"}
+"""Names of metrics; a kind adds its own (`Kind.lower_is_better`)."""
+REGRESSION = ("pearson", "spearman", "mse", "mae", "r2")
 
 
 def better(metric: str, a: float, b: float) -> bool:
-    """Whether a is strictly better than b; anything is better than NaN."""
+    """Return whether a is strictly better than b; anything is better than NaN."""
     if np.isnan(a) or np.isnan(b):
         return bool(np.isnan(b) and not np.isnan(a))
     return a < b if metric in LOWER_IS_BETTER else a > b
 
 
-def score(kind: str, gold: Values, predicted: Values, *, labels: Sequence[Label] | None = None) -> dict[str, float]:
-    """Every metric of the kind. Empty input and undefined ratios are 0.0.
+def classification(gold: Values, predicted: Values, labels: Sequence[Label] | None = None) -> dict[str, float]:
+    """Return accuracy, macro F1 and Matthews' correlation; for two labels also the second's F1, precision and recall.
 
-    classify: with `labels`, gold and predicted are positions in them, as a head answers; without, labels themselves.
-    f1, precision and recall are there for two labels, and are the second's. Macro F1 is over the labels that occur.
-    regress: numbers.
+    With `labels`, gold and predicted are positions in them; without, they are labels. Empty input and undefined ratios
+    give 0.0; macro F1 is over the labels that occur.
     """
-    _of_one(kind)
     _same_length(gold, predicted)
-    if kind == "classify":
-        cells, counts, k = _table(gold, predicted, labels)
-        rows = _classify(cells, counts[None, :], k)
-    else:
-        x, y = _numbers("gold", gold), _numbers("predicted", predicted)
-        rows = _regress(np.ones((1, len(x))), x, y)
-    return {name: float(values[0]) for name, values in rows.items()}
+    cells, counts, k = _table(gold, predicted, labels)
+    return {name: float(values[0]) for name, values in _classify(cells, counts[None, :], k).items()}
 
 
-def intervals(
-    kind: str,
-    gold: Values,
-    predicted: Values,
-    *,
-    labels: Sequence[Label] | None = None,
-    level: float = 0.95,
-    resamples: int = 1000,
-    seed: int = 0,
+def classification_intervals(
+    gold: Values, predicted: Values, labels: Sequence[Label] | None = None, **options: Any
 ) -> dict[str, tuple[float, float]]:
-    """The percentile bootstrap interval of every metric that `score` gives."""
-    if not 0 < level < 1 or resamples < 1:
-        raise UsageError(
-            f"an interval needs a level between 0 and 1 and at least one resample, not {level} and {resamples}.",
-            hint="level=0.95, resamples=1000",
-        )
-    if len(gold) == 0:
-        return dict.fromkeys(score(kind, gold, predicted, labels=labels), (0.0, 0.0))
-    _of_one(kind)
+    """Return the interval of each metric of `classification`; options are those of `bootstrap.resample`."""
     _same_length(gold, predicted)
-    rng = np.random.default_rng(seed)
-    parts: list[dict[str, Floats]] = []
-    if kind == "classify":
-        cells, counts, k = _table(gold, predicted, labels)
-        share = counts / counts.sum()
-        for size in _chunks(resamples, len(counts) + 3 * k):
-            # the cells of a resampled table are multinomial: no row need be drawn
-            parts.append(_classify(cells, rng.multinomial(len(gold), share, size=size).astype(np.float64), k))
-    else:
-        x, y = _numbers("gold", gold), _numbers("predicted", predicted)
-        n = len(x)
-        for size in _chunks(max(min(resamples, 100), min(resamples, _DRAWS // n)), n):
-            drawn = rng.integers(0, n, size=(size, n)) + n * np.arange(size)[:, None]
-            weights = np.bincount(drawn.ravel(), minlength=size * n).reshape(size, n).astype(np.float64)
-            parts.append(_regress(weights, x, y))
-    tail = (1 - level) / 2
-    found: dict[str, tuple[float, float]] = {}
-    for name in parts[0]:
-        low, high = np.quantile(np.concatenate([part[name] for part in parts]), [tail, 1 - tail])
-        found[name] = (float(low), float(high))
-    return found
+    cells, counts, k = _table(gold, predicted, labels)
+    return bootstrap.resample(lambda weights: _classify(cells, weights, k), len(gold), counts=counts, **options)
+
+
+def regression(gold: Values, predicted: Values) -> dict[str, float]:
+    """Return Pearson's and Spearman's correlation, mean squared and absolute error and R²; 0.0 where undefined."""
+    _same_length(gold, predicted)
+    x, y = _numbers("gold", gold), _numbers("predicted", predicted)
+    return {name: float(values[0]) for name, values in _regress(np.ones((1, len(x))), x, y).items()}
+
+
+def regression_intervals(gold: Values, predicted: Values, **options: Any) -> dict[str, tuple[float, float]]:
+    """Return the interval of each metric of `regression`; options are those of `bootstrap.resample`."""
+    _same_length(gold, predicted)
+    x, y = _numbers("gold", gold), _numbers("predicted", predicted)
+    return bootstrap.resample(lambda weights: _regress(weights, x, y), len(x), **options)
+
+
+def ratio(a: Floats, b: Floats) -> Floats:
+    """Return a / b, and 0 where b is 0."""
+    return np.divide(a, b, out=np.zeros_like(a), where=b != 0)
 
 
 def _classify(cells: Ints, counts: Floats, k: int) -> dict[str, Floats]:
@@ -129,26 +78,26 @@ def _classify(cells: Ints, counts: Floats, k: int) -> dict[str, Floats]:
     true = _by_label(cells[right, 0], counts[:, right], k)
     n, hits = counts.sum(axis=1), true.sum(axis=1)
     occurs = gold + predicted > 0
-    f1 = _ratio(2 * true, gold + predicted)
+    f1 = ratio(2 * true, gold + predicted)
     # Gorodkin 2004, the K-category correlation; for two labels it is Matthews' own
     covariance = hits * n - (gold * predicted).sum(axis=1)
     spread = (n * n - (gold * gold).sum(axis=1)) * (n * n - (predicted * predicted).sum(axis=1))
     found = {
-        "accuracy": _ratio(hits, n),
-        "macro_f1": _ratio(f1.sum(axis=1), occurs.sum(axis=1).astype(np.float64)),
-        "matthews": _ratio(covariance, np.sqrt(spread)),
+        "accuracy": ratio(hits, n),
+        "macro_f1": ratio(f1.sum(axis=1), occurs.sum(axis=1).astype(np.float64)),
+        "matthews": ratio(covariance, np.sqrt(spread)),
     }
     if k == 2:
         found["f1"] = f1[:, 1]
-        found["precision"] = _ratio(true[:, 1], predicted[:, 1])
-        found["recall"] = _ratio(true[:, 1], gold[:, 1])
+        found["precision"] = ratio(true[:, 1], predicted[:, 1])
+        found["recall"] = ratio(true[:, 1], gold[:, 1])
     return found
 
 
 def _regress(weights: Floats, x: Floats, y: Floats) -> dict[str, Floats]:
     """Metrics of R resamples at once; weights (R, n) say how often each row was drawn, x is gold, y predicted."""
     if x.size == 0:
-        return {name: np.zeros(1) for name in METRICS["regress"]}
+        return {name: np.zeros(1) for name in REGRESSION}
     with np.errstate(invalid="ignore", over="ignore"):  # what is not finite in a prediction shows in its scores
         return _regress_sums(weights, x, y)
 
@@ -165,7 +114,7 @@ def _regress_sums(weights: Floats, x: Floats, y: Floats) -> dict[str, Floats]:
         "spearman": _correlation(weights, _ranks(weights, x), _ranks(weights, y), n),
         "mse": squared / n,
         "mae": weights @ np.abs(error) / n,
-        "r2": np.where(spread > 0, 1 - _ratio(squared, spread), constant),
+        "r2": np.where(spread > 0, 1 - ratio(squared, spread), constant),
     }
 
 
@@ -174,7 +123,7 @@ def _correlation(weights: Floats, x: Floats, y: Floats, n: Floats) -> Floats:
     wx, wy = weights * x, weights * y
     sx, sy = wx.sum(axis=1), wy.sum(axis=1)
     vx, vy = _spread((wx * x).sum(axis=1), sx, n), _spread((wy * y).sum(axis=1), sy, n)
-    return np.clip(_ratio((wx * y).sum(axis=1) - sx * sy / n, np.sqrt(vx) * np.sqrt(vy)), -1.0, 1.0)
+    return np.clip(ratio((wx * y).sum(axis=1) - sx * sy / n, np.sqrt(vx) * np.sqrt(vy)), -1.0, 1.0)
 
 
 def _spread(squares: Floats, total: Floats, n: Floats) -> Floats:
@@ -186,9 +135,9 @@ def _spread(squares: Floats, total: Floats, n: Floats) -> Floats:
 def _ranks(weights: Floats, values: Floats) -> Floats:
     """Average ranks within each resample, (R, n), around their middle: sorted once, then only counted."""
     _, group = np.unique(values, return_inverse=True)
-    drawn = _by_label(group, weights, int(group.max()) + 1)  # (R, distinct values)
-    before = np.cumsum(drawn, axis=1) - drawn
-    middle: Floats = before + (drawn - weights.sum(axis=1, keepdims=True)) / 2
+    sizes = _by_label(group, weights, int(group.max()) + 1)  # (R, distinct values)
+    before = np.cumsum(sizes, axis=1) - sizes
+    middle: Floats = before + (sizes - weights.sum(axis=1, keepdims=True)) / 2
     return middle[:, group]
 
 
@@ -200,11 +149,6 @@ def _by_label(position: Ints, counts: Floats, k: int) -> Floats:
         found, starts = np.unique(position[order], return_index=True)
         sums[:, found] = np.add.reduceat(counts[:, order], starts, axis=1)
     return sums
-
-
-def _ratio(a: Floats, b: Floats) -> Floats:
-    """a / b, and 0 where b is 0."""
-    return np.divide(a, b, out=np.zeros_like(a), where=b != 0)
 
 
 def _table(gold: Values, predicted: Values, labels: Sequence[Label] | None) -> tuple[Ints, Floats, int]:
@@ -238,24 +182,6 @@ def _numbers(name: str, values: Values) -> Floats:
     return found
 
 
-def _chunks(resamples: int, width: int) -> Iterator[int]:
-    size = max(1, _BUDGET // max(1, width))
-    for start in range(0, resamples, size):
-        yield min(size, resamples - start)
-
-
 def _same_length(gold: Values, predicted: Values) -> None:
     if len(gold) != len(predicted):
         raise DataError(f"{len(gold)} gold values but {len(predicted)} predicted.", hint="Give one of each a row.")
-
-
-def _of_one(kind: str) -> None:
-    """The other kinds score themselves."""
-    if kind not in ("classify", "regress"):
-        raise UsageError(f"no score for kind '{kind}' here; there are classify and regress.", hint=near(kind, METRICS))
-
-
-def _of_kind(kind: str) -> tuple[str, ...]:
-    if kind not in METRICS:
-        raise UsageError(f"no metrics for kind '{kind}'; there are {', '.join(METRICS)}.", hint=near(kind, METRICS))
-    return METRICS[kind]

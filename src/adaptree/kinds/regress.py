@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from torch import Tensor
 
+from adaptree.data.form import Form, LabelForm
+from adaptree.data.target_column import TargetColumn
 from adaptree.errors import UsageError
-from adaptree.kinds import windows
-from adaptree.kinds.kind import Example, Out, Prediction, as_tensor
+from adaptree.kinds import findings as tell
+from adaptree.kinds import metrics, windows
+from adaptree.kinds.classify import MOST_NUMERIC_LABELS
+from adaptree.kinds.findings import Evaluated, Section
+from adaptree.kinds.kind import Example, Out, Prediction, as_tensor, texts_of
 from adaptree.kinds.windows import Windowed
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from adaptree.data.dataset import Dataset
+    from adaptree.data.encode import Encoder
+    from adaptree.tasks.record import Record
 
 
 @dataclass(frozen=True)
@@ -20,22 +31,49 @@ class Regress(Windowed):
     """Trained on standardised targets: an output of 1 is one standard deviation above the mean."""
 
     name: ClassVar[str] = "regress"
+    form: ClassVar[type[Form]] = LabelForm
+    metrics: ClassVar[tuple[str, ...]] = metrics.REGRESSION
+    priority: ClassVar[int | None] = 91
+    numeric: ClassVar[bool] = True
+    baselines: ClassVar[bool] = True
+    linear_outside: ClassVar[bool] = True
+    majority: ClassVar[str] = "mean"
+    target_name: ClassVar[str] = "number"
     mean: float
     std: float
     windows: bool = False
     """Whether a long text is read whole, in windows of which the mean counts, and not cut."""
 
-    def _means(self, out: Out, examples: Sequence[Example]) -> Tensor:
-        assert isinstance(out, Tensor)
-        return windows.means(out, examples) if self.windows else out
+    @staticmethod
+    def takes(column: TargetColumn) -> str | None:
+        if not column.all_numbers:
+            return None
+        column.check_finite()
+        if column.fractions:
+            return "every label is a number and some have a fractional part"
+        if column.overflow or column.distinct > MOST_NUMERIC_LABELS:
+            return f"every label is a number and there are {column.count} different ones"
+        return None
+
+    @classmethod
+    def from_data(cls, dataset: Dataset, rows: np.ndarray[Any, Any], encoder: Encoder, **options: Any) -> Self:
+        targets = dataset.targets(rows).astype(np.float64)
+        return cls(float(targets.mean()), float(targets.std()) or 1.0, **options)
 
     @property
     def width(self) -> int:
         return 1
 
+    def _means(self, out: Out, examples: Sequence[Example]) -> Tensor:
+        return windows.means(out, examples) if self.windows else out
+
     def loss(self, out: Out, examples: Sequence[Example], targets: Any, weights: Tensor | None = None) -> Tensor:
         out = self._means(out, examples)
-        return (out.squeeze(-1) - (as_tensor(targets, out) - self.mean) / self.std) ** 2
+        loss: Tensor = (out.squeeze(-1) - (as_tensor(targets, out) - self.mean) / self.std) ** 2
+        return loss
+
+    def bag_targets(self, targets: Any) -> tuple[list[Any], int]:
+        return ((targets - self.mean) / self.std).tolist(), 0
 
     def decode(self, out: Out, examples: Sequence[Example]) -> np.ndarray[Any, Any]:
         return (self._means(out, examples).double().squeeze(-1) * self.std + self.mean).numpy()
@@ -51,5 +89,34 @@ class Regress(Windowed):
             raise UsageError("a regression has no score to abstain by.", hint="Leave --min-score out.")
         return [Prediction(value=value) for value in self.decode(out, examples).tolist()]
 
+    def score(self, targets: Any, answers: Any) -> dict[str, float]:
+        return metrics.regression(targets, answers)
+
+    def intervals(self, targets: Any, answers: Any) -> Mapping[str, tuple[float, float]]:
+        return metrics.regression_intervals(targets, answers)
+
     def extra(self) -> dict[str, Any]:
         return {"mean": self.mean, "std": self.std} | ({"windows": True} if self.windows else {})
+
+    @classmethod
+    def describe(cls, record: Record) -> str:
+        return f"Gives {texts_of(record)} a number."
+
+    def findings(self, on: Evaluated) -> dict[str, Any]:
+        gold, answers = np.asarray(on.targets, dtype=np.float64), np.asarray(on.answers, dtype=np.float64)
+        misses = tell.largest(np.abs(answers - gold))
+        return {
+            "targets": [tell.number_errors("", gold, answers, tell.MOST_POINTS)],
+            "mistakes": [tell.texts(on.inputs[i]) | {"gold": gold[i], "predicted": answers[i]} for i in misses],
+        }
+
+    @classmethod
+    def sections(cls, found: Mapping[str, Any], record: Record) -> list[Section]:
+        return [
+            Section("How far off it is", tell.number_blocks(found)),
+            tell.mistakes(found, record, "", {"gold": "gold", "predicted": "predicted"}),
+        ]
+
+    @classmethod
+    def scale(cls, record: Record) -> tuple[list[float], list[float]] | None:
+        return [record.extra["mean"]], [record.extra["std"]]

@@ -19,7 +19,7 @@ from adaptree.errors import DataError
 from adaptree.kinds import bootstrap
 
 Floats = NDArray[np.float64]
-Gold = Mapping[str, Any]
+Target = Mapping[str, Any]
 """{"answers": [{"text": …}, …]}, with no answers where the question has none."""
 
 METRICS = ("exact_match", "f1")
@@ -45,27 +45,27 @@ def f1(right: str, answer: str) -> float:
     return 2 * common / (len(ours) + len(theirs))
 
 
-def best(gold: Gold, answer: str) -> tuple[float, float]:
-    """Exact match and F1 with the gold answer that is nearest; an answer of articles and punctuation only is none."""
-    rights = [right for found in gold["answers"] if normalise(right := found["text"])] or [""]
+def best(target: Target, answer: str) -> tuple[float, float]:
+    """Exact match and F1 with the nearest right answer; an answer of articles and punctuation only is none."""
+    rights = [right for found in target["answers"] if normalise(right := found["text"])] or [""]
     return max(exact_match(right, answer) for right in rights), max(f1(right, answer) for right in rights)
 
 
-def statistics(targets: Sequence[Gold], answers: Sequence[str]) -> Floats:
+def statistics(targets: Sequence[Target], answers: Sequence[str]) -> Floats:
     """(questions, 2): exact match and F1 of each; "" is the answer that there is none."""
     if len(targets) != len(answers):
         raise DataError(f"{len(targets)} questions but {len(answers)} answers.", hint="Give one answer a question.")
-    pairs = [best(gold, answer) for gold, answer in zip(targets, answers, strict=True)]
+    pairs = [best(target, answer) for target, answer in zip(targets, answers, strict=True)]
     return np.array(pairs, dtype=np.float64).reshape(-1, 2)
 
 
-def score(targets: Sequence[Gold], answers: Sequence[str]) -> dict[str, float]:
+def score(targets: Sequence[Target], answers: Sequence[str]) -> dict[str, float]:
     """The mean of each, from 0 to 1; of no questions 0."""
     sums = statistics(targets, answers).sum(axis=0)
     return {name: float(total) / max(len(targets), 1) for name, total in zip(METRICS, sums, strict=True)}
 
 
-def intervals(targets: Sequence[Gold], answers: Sequence[str]) -> dict[str, tuple[float, float]]:
+def intervals(targets: Sequence[Target], answers: Sequence[str]) -> dict[str, tuple[float, float]]:
     """The 95 % interval of each, by the bootstrap over questions."""
     n = max(len(targets), 1)
     return bootstrap.intervals(

@@ -2,27 +2,242 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
 
+from adaptree.data.columns import TEXTS
 from adaptree.data.encode import Encoder
-from adaptree.data.forms.tag import PLAIN, entities, words_of
-from adaptree.errors import UsageError
-from adaptree.kinds import entities as scoring
+from adaptree.data.form import Form, Row, listed
+from adaptree.errors import DataError, UsageError, near
+from adaptree.kinds import bootstrap, iob
+from adaptree.kinds import findings as tell
+from adaptree.kinds.findings import Evaluated, Section
+from adaptree.kinds.iob import PLAIN, entities_of, scheme_of, to_iob2
 from adaptree.kinds.kind import MOST_ROWS, Example, Kind, Out
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from adaptree.data.dataset import Dataset
     from adaptree.tasks.record import Record
 
 Array = np.ndarray[Any, Any]
+
+TOKENS = ("tokens", "words")
+TAGS = ("tags", "ner_tags", "labels", "ner", "pos", "pos_tags", "label")
+SPANS = ("spans", "entities", "ents", "annotations", "labels", "label")
+STARTS, ENDS = ("start", "start_offset"), ("end", "end_offset")
+NAMES = ("label", "type", "tag", "entity")
+
+# Scripts that are written without spaces between words: each sign is a word, so that a span can begin at any.
+UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3041-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
+    "\uf900-\ufaff\uff66-\uff9f\U00020000-\U000323af"
+)
+
+
+@dataclass(frozen=True)
+class TagForm(Form):
+    """Inputs are words, with their offsets where they come from a text; targets are tags in IOB2, or plain ones."""
+
+    needs: ClassVar[str] = "A word and a tag each: lists in tokens and tags, CoNLL columns, or a text with spans."
+    empty: ClassVar[Any] = {"tokens": [], "text": "", "offsets": []}  # nobody writes to it
+    labels_of: ClassVar[str] = "words"
+    scheme: str = "IOB2"
+    """How the file writes its tags."""
+
+    @classmethod
+    def guess(cls, names: Sequence[str], sample: Sequence[Row], columns: Mapping[str, str | None]) -> Form | None:
+        if columns.get("pair") is not None:
+            return None
+        text, label = columns.get("text"), columns.get("label")
+        for column in (text, label):
+            if column is not None and column not in names:
+                raise DataError(f"no column '{column}'; the columns are {listed(names)}.", hint=near(column, names))
+        lists = [name for name in names if _holds(sample, name, _are_words)]
+        tokens = _pick(text, TOKENS, lists)
+        tags = _pick(label, TAGS, [name for name in lists if name != tokens])
+        if tokens and tags and _as_long(sample, tokens, tags):
+            scheme = scheme_of([list(map(str, _as_list(row.get(tags)) or ())) for row in sample])
+            written = "without prefixes" if scheme == PLAIN else f"in {scheme}"
+            why = f"'{tokens}' holds lists of words and '{tags}' a tag for each, {written}"
+            return cls({"text": tokens, "label": tags}, why, scheme)
+        texts = [name for name in names if _holds(sample, name, _is_text)]
+        words = _pick(text, (*TEXTS, *(name.casefold() for name in texts)), texts)
+        spans = _pick(label, SPANS, [name for name in names if _holds(sample, name, _are_spans)])
+        if words and spans:
+            return cls({"text": words, "label": spans}, f"'{spans}' holds spans of the characters of '{words}'")
+        return None
+
+    def input(self, row: Row, number: int, name: str) -> Any | None:
+        column = str(self.columns["text"])
+        value = row.get(column)
+        if isinstance(value, str):
+            given = words_of(value)
+            return given if given["tokens"] else None
+        tokens = _as_list(value)
+        if not _is_absent(value) and (tokens is None or not _are_words(tokens)):
+            raise DataError(
+                f"row {number} of '{name}': column '{column}' holds neither a text nor a list of words.",
+                hint="Choose another column with --text COL.",
+            )
+        return {"tokens": list(map(str, tokens)), "text": None, "offsets": None} if tokens else None
+
+    def target(self, row: Row, given: Any, number: int, name: str) -> list[str] | None:
+        column = str(self.columns["label"])
+        if _is_absent(row.get(column)):
+            return None
+        where = f"row {number} of '{name}'"
+        found = _as_list(row[column])
+        if found is None:
+            raise DataError(
+                f"{where}: column '{column}' holds a {type(row[column]).__name__}, not a list.",
+                hint="Choose another column with --label COL.",
+            )
+        if given["text"] is not None:
+            return _from_spans(found, given, where)
+        if len(found) != len(given["tokens"]):
+            raise DataError(
+                f"{where} has {len(given['tokens'])} words but {len(found)} tags.", hint="Give one tag for each word."
+            )
+        for tag in found:
+            if not isinstance(tag, str) or not tag.strip():
+                raise DataError(
+                    f"{where}: the tag {tag!r:.60} is not a name.", hint="Write tags by name, such as 'B-PER' and 'O'."
+                )
+        try:
+            return to_iob2([tag.strip() for tag in found], self.scheme)
+        except DataError as error:
+            raise DataError(f"{where}: {error.what}", hint=error.hint) from None
+
+    def text(self, given: Any) -> str:
+        return " ".join(given["tokens"])
+
+    def labels(self, target: Any) -> Iterable[str]:
+        return list(target)
+
+
+def words_of(text: str) -> dict[str, Any]:
+    """Return a text as an input: its words, and the characters of each, from and to."""
+    offsets = [[*match.span()] for match in _pattern().finditer(text)]
+    return {"tokens": [text[start:end] for start, end in offsets], "text": text, "offsets": offsets}
+
+
+@cache
+def _pattern() -> re.Pattern[str]:
+    """Runs of letters and digits, and every other sign by itself; marks and joiners stay with what they stand on."""
+    marks = [
+        chr(c) for c in (*range(0x300, 0x20000), *range(0xE0100, 0xE01F0)) if unicodedata.category(chr(c))[0] == "M"
+    ]
+    on = "[" + re.escape("".join(marks)) + "\u200c\u200d]"
+    letters = rf"[^\W{UNSPACED}]"
+    # Possessive: a line of ten million letters must not leave a trace of each.
+    return re.compile(rf"{letters}++(?:{on}++{letters}*+)*+|\S{on}*+")
+
+
+def _from_spans(spans: Sequence[Any], given: Any, where: str) -> list[str]:
+    """Return the tags of a text's words; a span that begins or ends inside a word is widened to the word."""
+    text, tags = given["text"], ["O"] * len(given["tokens"])
+    offsets = np.asarray(given["offsets"], dtype=np.int64).reshape(-1, 2)
+    last = 0
+    for start, end, label in sorted(_span(span, where) for span in spans):
+        what = f"{where}: the span {start}–{end} ({label})"
+        if not 0 <= start < end <= len(text):
+            raise DataError(
+                f"{what} is not inside the text, which has {len(text)} characters.",
+                hint="Count characters from 0; the end is the first one behind the span.",
+            )
+        if start < last:
+            raise DataError(f"{what} overlaps the one before it.", hint="A word has one tag: keep one of the two.")
+        first = int(np.searchsorted(offsets[:, 1], start, side="right"))
+        behind = int(np.searchsorted(offsets[:, 0], end, side="left"))
+        if first == behind:
+            raise DataError(f"{what} holds no word.", hint="Correct or remove it.")
+        if tags[first] != "O":
+            raise DataError(
+                f"{what} and the one before it share the word '{given['tokens'][first][:60]}'.",
+                hint="Join the two spans, or give the row as lists of words and tags.",
+            )
+        tags[first:behind] = [f"B-{label}"] + [f"I-{label}"] * (behind - first - 1)
+        last = end
+    return tags
+
+
+def _span(span: Any, where: str) -> tuple[int, int, str]:
+    values = _parts(span)
+    if values is None:
+        raise DataError(
+            f"{where}: {span!r:.80} is not a span.",
+            hint='Write {"start": 0, "end": 3, "label": "PER"} or [0, 3, "PER"].',
+        )
+    return values
+
+
+def _parts(span: Any) -> tuple[int, int, str] | None:
+    """Return a span's start, end and label; None when it is none."""
+    values: list[Any]
+    if isinstance(span, Mapping):
+        values = [next((span[key] for key in keys if key in span), None) for keys in (STARTS, ENDS, NAMES)]
+    else:
+        values = list(_as_list(span) or ())
+    if len(values) != 3 or any(not isinstance(v, int | np.integer) or isinstance(v, bool) for v in values[:2]):
+        return None
+    start, end, label = values
+    return (int(start), int(end), label.strip()) if isinstance(label, str) and label.strip() else None
+
+
+def _pick(named: str | None, order: Iterable[str], names: Sequence[str]) -> str | None:
+    """Return, of the columns that fit, the one that the user named; else the one that comes first in the order."""
+    if named is not None:
+        return named if named in names else None
+    by_plain = {name.strip().casefold(): name for name in reversed(names)}
+    return next((by_plain[name] for name in order if name in by_plain), None)
+
+
+def _as_long(sample: Sequence[Row], tokens: str, tags: str) -> bool:
+    """Return whether most rows have a tag for each word."""
+    both = [(_as_list(row.get(tokens)), _as_list(row.get(tags))) for row in sample]
+    same = [len(a) == len(b) for a, b in both if a is not None and b is not None]
+    return 2 * sum(same) > len(same)
+
+
+def _holds(sample: Sequence[Row], column: str, fits: Callable[[Any], bool]) -> bool:
+    """Return whether most values of a column fit; a row that does not is refused when it is read."""
+    values = [row[column] for row in sample if not _is_absent(row.get(column))]
+    found = [fits(value) for value in values if _as_list(value) != []]
+    return 2 * sum(found) > len(found)
+
+
+def _is_absent(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and value != value)
+
+
+def _as_list(value: Any) -> Sequence[Any] | None:
+    if isinstance(value, np.ndarray):
+        return list(value.tolist())
+    return list(value) if isinstance(value, list | tuple) else None
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _are_words(value: Any) -> bool:
+    words = _as_list(value)
+    return words is not None and all(isinstance(word, str | int | float) for word in words)
+
+
+def _are_spans(value: Any) -> bool:
+    spans = _as_list(value)
+    return spans is not None and all(_parts(span) is not None for span in spans)
+
 
 OVERLAP = 4
 """Windows share one part in this many with the next one."""
@@ -32,8 +247,8 @@ STRANGE = "\U00012000"  # a cuneiform sign, for which a tokenizer has nothing be
 CHUNK = 10_000
 
 
-class Answered(NamedTuple):
-    """Which words a row answers: the number of the first, and where in the row the first piece of each is."""
+class Owned(NamedTuple):
+    """The words that a row predicts: the number of the first, and where in the row the first piece of each is."""
 
     first: int
     places: Array
@@ -54,7 +269,7 @@ class Entity:
 
 
 @dataclass(frozen=True)
-class Tagged:
+class TagPrediction:
     """The tags of an input's words, and the entities that they spell."""
 
     tags: list[str | None]
@@ -76,16 +291,29 @@ class Tag(Kind):
     """Its targets and answers are lists of tags: IOB2, or plain ones where the training file's have no prefixes."""
 
     name: ClassVar[str] = "tag"
+    form: ClassVar[type[Form]] = TagForm
+    metrics: ClassVar[tuple[str, ...]] = ("f1", "precision", "recall", "accuracy")
+    priority: ClassVar[int | None] = 10
+    target_name: ClassVar[str] = "tags"
     reads_tokens: ClassVar[bool] = True
     labels: tuple[str, ...]
     scheme: str = "IOB2"
     """How the training file writes its tags."""
 
     @classmethod
-    def of(cls, labels: Iterable[Any], scheme: str) -> Tag:
-        """With the labels in order: 'O', then by what they stand for, its beginning first."""
+    def of(cls, labels: Iterable[Any], scheme: str) -> Self:
+        """Return the kind with its labels in order: 'O', then by what they stand for, its beginning first."""
         order = sorted(set(map(str, labels)), key=lambda tag: (tag != "O", tag if scheme == PLAIN else tag[1:], tag))
         return cls(tuple(order), scheme)
+
+    @classmethod
+    def from_data(cls, dataset: Dataset, rows: Array, encoder: Encoder, **options: Any) -> Self:
+        assert isinstance(dataset.form, TagForm)
+        return cls.of(dataset.labels, dataset.form.scheme)
+
+    @classmethod
+    def from_record(cls, record: Record, encoder: Encoder) -> Self:
+        return cls.of(record.labels, record.extra.get("scheme", "IOB2"))
 
     @property
     def width(self) -> int:
@@ -96,11 +324,11 @@ class Tag(Kind):
         return self.scheme == PLAIN
 
     def examples(self, encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Example]:
-        """Windows of an input's words, each word answered by the window that shows most of what is around it."""
+        """Return windows of an input's words, each word predicted by the window that shows most around it."""
         room = max(1, encoder.room(max_length, pair=False))
-        spelled = [_spelled(given, _spaced(encoder)) for given in inputs]
-        pieces = _pieces(encoder, spelled, room)
-        return [self._windows(encoder, [pieces[word] for word in words], room) for words in spelled]
+        written = [_written(given, _spaced(encoder)) for given in inputs]
+        pieces = _pieces(encoder, written, room)
+        return [self._windows(encoder, [pieces[word] for word in words], room) for words in written]
 
     def _windows(self, encoder: Encoder, words: Sequence[tuple[Array, bool]], room: int) -> Example:
         ends = np.cumsum([0] + [len(ids) for ids, _ in words])  # where each word's pieces begin, and the last one's end
@@ -109,31 +337,34 @@ class Tag(Kind):
         spans = windows(ends, room)
         before = len(encoder.frame(pair=False).before)
         example: Example = []
-        for (start, end), (first, behind) in zip(spans, answered(ends, spans), strict=True):
-            at = Answered(first, before + ends[first:behind] - ends[start])
+        for (start, end), (first, behind) in zip(spans, owned(ends, spans), strict=True):
+            at = Owned(first, before + ends[first:behind] - ends[start])
             row = encoder.row(ids[ends[start] : ends[end]], at=at)
             example.append(row._replace(truncated=bool(cut[start:end].any())))
         return example
 
-    def for_training(self, example: Example, gold: Any) -> Example:
-        """All of them, for `drawn` to choose from."""
+    def for_training(self, example: Example, target: Any) -> Example:
+        """Return all rows, for `resampled` to choose from."""
         return example
 
     def resampled(self, examples: Sequence[Example], seed: int | None) -> Sequence[Example]:
-        """In training some windows of a long input, other ones in each step, so that all of it is learned from."""
+        """Return in training some windows of a long input, others in each step, so that all of it is learned."""
         if seed is None:
             return examples
         rng = np.random.default_rng(seed)
         return [_some(example, rng) if len(example) > MOST_ROWS else example for example in examples]
 
     def loss(self, out: Out, examples: Sequence[Example], targets: Any, weights: Tensor | None = None) -> Tensor:
-        """The mean over the words that the rows answer, which in training need not be all of an input's."""
+        """Return the mean over the words that the rows predict, in training not always all of an input's."""
+        import torch
+        import torch.nn.functional as F
+
         logits = self._logits(out, examples)
         position = {label: i for i, label in enumerate(self.labels)}
         wanted: list[int] = []
-        for example, gold in zip(examples, targets, strict=True):
+        for example, tags in zip(examples, targets, strict=True):
             for first, places in (row.at for row in example):
-                wanted += [position.get(tag, UNSEEN) for tag in gold[first : first + len(places)]]
+                wanted += [position.get(tag, UNSEEN) for tag in tags[first : first + len(places)]]
         target = torch.tensor(wanted, dtype=torch.long, device=logits.device)
         of = torch.repeat_interleave(torch.tensor([_words(example) for example in examples], dtype=torch.long)).to(
             logits.device
@@ -146,53 +377,88 @@ class Tag(Kind):
     def decode(self, out: Out, examples: Sequence[Example]) -> list[list[str]]:
         return [[self.labels[i] for i in path.tolist()] for path, _ in self._paths(out, examples)]
 
-    def changed(self, exact: Out, out: Out, examples: Sequence[Example]) -> int:
-        return sum(map(list.__ne__, self.decode(exact, examples), self.decode(out, examples)))
-
     def predictions(
         self, out: Out, examples: Sequence[Example], inputs: Sequence[Any], min_score: float | None
-    ) -> list[Tagged]:
+    ) -> list[TagPrediction]:
         """With `min_score`, entities that are less sure are left out, and their words are outside of any."""
         found = []
         for given, (path, scores) in zip(inputs, self._paths(out, examples), strict=True):
             tags: list[str] = [self.labels[i] for i in path.tolist()]
-            told: list[str | None] = list(tags)
-            spans = [(tag, i, i + 1) for i, tag in enumerate(tags) if tag != "O"] if self.plain else entities(tags)
+            shown: list[str | None] = list(tags)
+            spans = entities_of(tags, self.plain)
             some = []
             for label, first, behind in spans:
                 score = float(scores[first:behind].min())
                 if min_score is None or score >= min_score:
                     some.append(_entity(given, label, first, behind, score))
                 else:
-                    told[first:behind] = ["O" if "O" in self.labels else None] * (behind - first)
-            found.append(Tagged(told, given["tokens"], some))
+                    shown[first:behind] = ["O" if "O" in self.labels else None] * (behind - first)
+            found.append(TagPrediction(shown, given["tokens"], some))
         return found
 
     def score(self, targets: Any, answers: Any) -> dict[str, float]:
-        return scoring.score(targets, answers, plain=self.plain)
+        totals = iob.statistics(targets, answers, plain=self.plain).sum(axis=0, keepdims=True)
+        return {name: float(values[0]) for name, values in iob.ratios(totals).items()}
 
     def intervals(self, targets: Any, answers: Any) -> Mapping[str, tuple[float, float]]:
-        return scoring.intervals(targets, answers, plain=self.plain)
+        return bootstrap.intervals(iob.statistics(targets, answers, plain=self.plain), iob.ratios)
 
     def inputs(self, inputs: Any, record: Record) -> list[Any]:
-        """Each input is a text, which is split into words, or a list of words."""
+        """Return each input as words; it is a text or a list of words."""
         return [_given(item, record) for item in ([inputs] if isinstance(inputs, str | Mapping) else inputs)]
 
-    def extra(self) -> dict[str, Any]:
-        return {"scheme": self.scheme}
+    @classmethod
+    def describe(cls, record: Record) -> str:
+        return f"Gives every word of a text one of {len(record.labels)} tags."
+
+    @classmethod
+    def show(cls, given: Any, target: Any) -> tuple[Sequence[str], str]:
+        return [given.get("text") or " ".join(given["tokens"])], ", ".join(target) or "none"
+
+    def findings(self, on: Evaluated) -> dict[str, Any]:
+        counted = iob.by_label(on.targets, on.answers, plain=self.plain)
+        most = sorted(counted, key=lambda label: (-counted[label]["gold"], label))[: tell.MOST_LABELS]
+        missed, wrong = [], []
+        for target, answer in zip(on.targets, on.answers, strict=True):
+            right, found = entities_of(target, self.plain), entities_of(answer, self.plain)
+            missed.append([each for each in right if each not in found])
+            wrong.append([each for each in found if each not in right])
+        errors = np.array([len(a) + len(b) for a, b in zip(missed, wrong, strict=True)], dtype=np.int64)
+
+        def row(i: int) -> dict[str, Any]:
+            words = on.inputs[i]["tokens"]
+            text = tell.cut(" ".join(words[: 2 * tell.CUT]))
+            return {"text": text, "missed": _in_words(missed[i], words), "wrong": _in_words(wrong[i], words)}
+
+        order = np.argsort(-errors, kind="stable")[: tell.MOST_WRONG].tolist()
+        return {
+            "labels": len(counted),
+            "by_label": [{"label": tell.name(label), **counted[label]} for label in sorted(most)],
+            "wrong": int((errors > 0).sum()),
+            "mistakes": [row(i) for i in order if errors[i]],
+        }
+
+    @classmethod
+    def sections(cls, found: Mapping[str, Any], record: Record) -> list[Section]:
+        columns = {"missed": "not found", "wrong": "found, but wrong"}
+        return [
+            Section("Label by label", tell.by_label_blocks(found)),
+            tell.mistakes(found, record, "Those with the most wrong entities", columns),
+        ]
 
     def _logits(self, out: Out, examples: Sequence[Example]) -> Tensor:
-        """What the head gives for each word, (words, labels), at its first piece in the window that answers it."""
-        assert isinstance(out, list)
+        """Return the logits of each word, (words, labels), at its first piece in the window that owns it."""
+        import torch
+
         if not out:
             return torch.zeros(0, self.width)
         rows = [row for example in examples for row in example]
         starts = np.cumsum([0] + [len(part) for part in out[:-1]])
         at = np.concatenate([start + row.at.places for start, row in zip(starts, rows, strict=True)])
-        return torch.cat(out)[torch.from_numpy(at).to(out[0].device)]
+        return torch.cat(list(out))[torch.from_numpy(at).to(out[0].device)]
 
     def _paths(self, out: Out, examples: Sequence[Example]) -> Iterator[tuple[Array, Array]]:
-        """The best tags of each input's words, as positions in the labels, and their probabilities."""
+        """Yield the best tags of each input's words, as positions in the labels, and their probabilities."""
         logp = self._logits(out, examples).double().log_softmax(-1).numpy()
         start = 0
         for example in examples:
@@ -203,7 +469,7 @@ class Tag(Kind):
 
 
 def windows(ends: Array, room: int) -> list[tuple[int, int]]:
-    """The words of each window, from and to: as many as fit, a quarter of them shared with the window before.
+    """Return the words of each window, from and to: as many as fit, a quarter of them shared with the window before.
 
     `ends` says where each word's pieces begin, and where the last one's end; no word has more than `room`.
     """
@@ -219,8 +485,8 @@ def windows(ends: Array, room: int) -> list[tuple[int, int]]:
     return found
 
 
-def answered(ends: Array, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The words that each window answers, from and to: those that see most on their poorer side there."""
+def owned(ends: Array, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the words that each window predicts, from and to: those that see most on their poorer side there."""
     best = np.full(len(ends) - 1, -1)
     owner = np.zeros(len(ends) - 1, dtype=np.int64)
     for i, (start, end) in enumerate(spans):
@@ -228,13 +494,13 @@ def answered(ends: Array, spans: Sequence[tuple[int, int]]) -> list[tuple[int, i
         more = np.flatnonzero(sees > best[start:end]) + start
         best[more] = sees[more - start]
         owner[more] = i
-    # Later windows answer later words, so that owners are in order.
+    # Later windows own later words, so that owners are in order.
     borders = np.searchsorted(owner, np.arange(len(spans) + 1)).tolist()
     return list(pairwise(borders))
 
 
 def decode(logp: Array, labels: tuple[str, ...]) -> Array:
-    """Viterbi: the most probable valid IOB2 sequence, as positions in the labels; logp is (words, labels)."""
+    """Return by Viterbi the most probable valid IOB2 sequence, as positions in the labels; logp is (words, labels)."""
     best: Array = logp.argmax(1)
     first, steps = _penalties(labels)
     if not len(best) or not (first[best[0]] or steps[best[:-1], best[1:]].any()):
@@ -254,7 +520,7 @@ def decode(logp: Array, labels: tuple[str, ...]) -> Array:
 
 @lru_cache(64)
 def _penalties(labels: tuple[str, ...]) -> tuple[Array, Array]:
-    """0 for a label that may begin, or follow another, (labels,) and (labels, labels); -inf for one that may not."""
+    """Return (labels,) and (labels, labels): 0 where a label may begin or follow another, -inf where not."""
     inside = np.array([label.startswith("I") for label in labels])
     goes_on = np.array([[a[:1] in ("B", "I") and a[1:] == b[1:] for b in labels] for a in labels])
     return np.where(inside, -np.inf, 0.0), np.where(inside & ~goes_on, -np.inf, 0.0)
@@ -269,13 +535,13 @@ def _words(example: Example) -> int:
 
 
 def _spaced(encoder: Encoder) -> bool:
-    """Whether the tokenizer tells a word inside a sentence from the same word alone by the space before it."""
+    """Return whether the tokenizer tells a word inside a sentence from the same word alone by the space before it."""
     alone, after, both = (pieces.ids.tolist() for pieces in encoder.pieces(["a", " a", "a a"]))
     return bool(both != alone + alone and both == alone + after)
 
 
-def _spelled(given: Any, spaced: bool) -> list[str]:
-    """The words as the tokenizer is to see them."""
+def _written(given: Any, spaced: bool) -> list[str]:
+    """Return the words as the tokenizer is to see them."""
     tokens, offsets = given["tokens"], given["offsets"]
     if not spaced:
         return list(tokens)
@@ -286,7 +552,7 @@ def _spelled(given: Any, spaced: bool) -> list[str]:
 
 
 def _pieces(encoder: Encoder, inputs: Iterable[Iterable[str]], room: int) -> dict[str, tuple[Array, bool]]:
-    """The pieces of every word, as many as fit, and whether that is not all of them."""
+    """Return the pieces of every word, as many as fit, and whether that is not all of them."""
     words = list(dict.fromkeys(word for some in inputs for word in some))
     unknown = encoder.pieces([STRANGE])[0].ids[-1:]
     if not len(unknown):
@@ -302,7 +568,7 @@ def _pieces(encoder: Encoder, inputs: Iterable[Iterable[str]], room: int) -> dic
 
 
 def _given(item: Any, record: Record) -> Any:
-    """What a user asks about, in the form that a file's rows have."""
+    """Return what a user asks about, in the form that a file's rows have."""
     given = {"tokens": item, "text": None, "offsets": None}
     if isinstance(item, str):
         given = words_of(item)
@@ -324,3 +590,7 @@ def _entity(given: Any, label: str, first: int, behind: int, score: float) -> En
         start, end = given["offsets"][first][0], given["offsets"][behind - 1][1]
         text = given["text"][start:end]
     return Entity(label, text, start, end, score, first, behind - 1)
+
+
+def _in_words(found: Iterable[iob.Entity], words: Sequence[str]) -> str:
+    return tell.cut("; ".join(f"{label}: {' '.join(words[first:behind])}" for label, first, behind in found))

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from adaptree.data.encode import Encoder
 from adaptree.errors import UsageError
 from adaptree.kinds.kind import Example, Kind
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 OVERLAP = 8
 """A window shares one part in this many with the next one."""
 
 
 class Windowed(Kind):
-    """A kind whose long texts can be read whole, where it has `windows`."""
+    """A kind with a setting `windows`: whether long texts are read whole."""
 
     windows: bool
 
@@ -31,7 +31,7 @@ class Windowed(Kind):
 
 
 def examples(encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Example]:
-    """Rows that hold each text whole."""
+    """Return rows that hold each text whole."""
     if any(not isinstance(text, str) for text in inputs):
         raise UsageError("windows are for single texts, and this task takes pairs.", hint="Leave out --windows.")
     room = max(1, encoder.room(max_length, pair=False))
@@ -45,12 +45,16 @@ def examples(encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[E
 
 
 def votes(out: Tensor, examples: Sequence[Example]) -> Tensor:
-    """The logarithm of each input's mean probabilities over its windows, (n, labels)."""
+    """Return the logarithm of each input's mean probabilities over its windows, (n, labels)."""
+    import torch
+
     parts = out.log_softmax(-1).split([len(example) for example in examples])  # type: ignore[no-untyped-call]
     return torch.stack([part.logsumexp(0) - math.log(len(part)) for part in parts]) if parts else out
 
 
 def means(out: Tensor, examples: Sequence[Example]) -> Tensor:
-    """Each input's mean over its windows, (n, width)."""
+    """Return each input's mean over its windows, (n, width)."""
+    import torch
+
     parts = out.split([len(example) for example in examples])  # type: ignore[no-untyped-call]
     return torch.stack([part.mean(0) for part in parts]) if parts else out

@@ -14,7 +14,6 @@ from adaptree.data.batch import collate
 from adaptree.data.encode import Encoder, Encoding
 from adaptree.kinds import Kind
 from adaptree.kinds.kind import as_texts
-from adaptree.kinds.pretrained import words_head
 from adaptree.models.bound import Bound
 from adaptree.models.forward import vectors
 from adaptree.models.hooks import HookedModel
@@ -58,11 +57,7 @@ class Base:
 
     def head_for(self, kind: Kind) -> dict[str, Tensor]:
         """The head that this base was pretrained with for a kind of task, if it was."""
-        if kind.name != "mlm" or self._folder is None:
-            return {}
-        found = words_head(self._folder)
-        fits = found and found["head.dense.weight"].shape[1] == self.width and len(found["head.bias"]) == kind.width
-        return found if fits else {}
+        return {} if self._folder is None else kind.pretrained_head(self._folder, self.width)
 
     @property
     def embeddings(self) -> Tensor:

@@ -13,10 +13,10 @@ from adaptree import compose, kinds
 from adaptree.compose import Composition, Parts
 from adaptree.compose.blocks import Dropped
 from adaptree.core.int8 import quantise
-from adaptree.data.source import Reader, reader_for
 from adaptree.errors import CompositionError, TaskCorrupt, UsageError, WrongBase
 from adaptree.kinds import Example, Out
 from adaptree.kinds.kind import as_texts
+from adaptree.kinds.reading import Reader, reader_for
 from adaptree.methods import Params, Plan
 from adaptree.models.forward import infer, vectors
 from adaptree.models.hooks import HookedModel, share

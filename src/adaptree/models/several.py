@@ -17,9 +17,9 @@ from torch import Tensor
 from adaptree.compose import Expression, parse
 from adaptree.data.batch import group
 from adaptree.data.encode import Encoding
-from adaptree.data.source import Reader
 from adaptree.errors import AdaptreeError, CompositionError, DataError, UsageError, near
 from adaptree.kinds import Example, Out
+from adaptree.kinds.reading import Reader
 from adaptree.methods import Params
 from adaptree.models.passes import NotShareable, Passes, key_of
 

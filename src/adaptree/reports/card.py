@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from adaptree import kinds
+from adaptree.kinds import Kind
 from adaptree.reports import findings
 from adaptree.reports.figures import images
 from adaptree.reports.markdown import block, code, interval, number, plain, quoted, score, section, table
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
     from adaptree.tasks.record import Record
 
 MOST_LABELS = 50
+ATTACHED = "attached"
+"""The kind in the record of a task that belongs to a user's own Hugging Face model."""
 
 _HOULSBY = """@inproceedings{houlsby2019parameter,
   title     = {Parameter-Efficient Transfer Learning for {NLP}},
@@ -35,57 +39,29 @@ CITATIONS = {"pfeiffer": _PFEIFFER, "fusion": _PFEIFFER}  # beside Houlsby's, by
 
 
 def write(record: Record) -> str:
-    """The whole card in Markdown, with a YAML front matter."""
-    drawn = images(record)
+    """Return the whole card in Markdown, with a YAML front matter."""
+    figures = images(record)
     sections = [
         _front(record),
         f"# {record.reference}\n\n{_what(record)}",
         section("Labels", _labels(record)),
         section("Examples", _examples(record)),
         section("How good", _scores(record)),
-        *findings.sections(record, drawn),
+        *findings.sections(record, figures),
         section("Price", _price(record)),
-        section("How it was trained", drawn.get("course.svg", ""), _training(record)),
+        section("How it was trained", figures.get("course.svg", ""), _training(record)),
         section("How to load it", _loading(record)),
         section("How to cite", _citation(record)),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
-def _texts(record: Record) -> str:
-    return "a pair of texts" if record.columns.get("pair") else "a text"
-
-
-WHAT: Mapping[str, Callable[[Record], str]] = {
-    "classify": lambda record: f"Puts {_texts(record)} under one of {len(record.labels)} labels.",
-    "labels": lambda record: f"Puts {_texts(record)} under any number of {len(record.labels)} labels.",
-    "regress": lambda record: f"Gives {_texts(record)} a number.",
-    "numbers": lambda record: f"Gives {_texts(record)} {len(record.extra['targets'])} numbers.",
-    "tag": lambda record: f"Gives every word of a text one of {len(record.labels)} tags.",
-    "answer": lambda record: "Finds the part of a text that answers a question.",
-    "choose": lambda record: "Chooses the right one of several answers to a text.",
-    "mlm": lambda record: "Says the words that are hidden in a text.",
-    "attached": lambda record: "Weights trained on a user's own Hugging Face model.",
-}
-"""What a task of each form does."""
 MADE_OF = {
     "fuses": "It is made of {}: in each layer it attends to what their adapters give.",
     "made_of": "It is made of {}, and was not trained itself.",
     "on": "It runs on top of {}.",
 }
-"""What a task has of others, by what its record's extra says."""
-GIVEN = {
-    "answer": ('("a question?", "the text with the answer")', "--file questions.jsonl"),
-    "choose": ('("a text", ["a choice", "another"])', "--file questions.jsonl"),
-    "pair": ('("a text", "the text beside it")', "--file pairs.csv"),
-}
-"""An input in Python and on the command line, of what is not one text."""
-
-
-def _form(record: Record) -> str:
-    """The kind, and of labels and numbers whether there are several."""
-    several = {"classify": bool(record.extra.get("several")), "regress": "targets" in record.extra}
-    return {"classify": "labels", "regress": "numbers"}[record.kind] if several.get(record.kind) else record.kind
+"""What a task has of others, by keys of its record's extra."""
 
 
 def _front(record: Record) -> str:
@@ -98,16 +74,22 @@ def _front(record: Record) -> str:
 
 
 def _what(record: Record) -> str:
-    form = _form(record)
-    does = WHAT[form](record) if form in WHAT else f"A task of kind {plain(record.kind)}."
     base = record.base
     lines = [
-        does,
+        _purpose(record),
         f"It is {code(record.method)} on the frozen base {code(base.get('name', '?'))}, which it leaves unchanged.",
-        *(said.format(code(record.extra[key])) for key, said in MADE_OF.items() if record.extra.get(key)),
+        *(sentence.format(code(record.extra[key])) for key, sentence in MADE_OF.items() if record.extra.get(key)),
         f"Base fingerprint: {code(base['fingerprint'])}." if base.get("fingerprint") else "",
     ]
     return "\n".join(line for line in lines if line)
+
+
+def _purpose(record: Record) -> str:
+    """Return what the task does, in one sentence."""
+    if record.kind == ATTACHED:
+        return "Weights trained on a user's own Hugging Face model."
+    kind = kinds.find(record.kind)
+    return kind.describe(record) if kind else f"A task of kind {plain(record.kind)}."
 
 
 def _labels(record: Record) -> str:
@@ -122,40 +104,29 @@ def _labels(record: Record) -> str:
 
 
 def _examples(record: Record) -> str:
+    kind = kinds.find(record.kind)
     rows = []
     for example in record.examples:
-        given, right = example.get("input"), example.get("gold")
+        given, target = example.get("input"), example.get("gold")
         if given is None:  # one text or a pair, and one label or number
             given = [example.get("text", ""), *([example["pair"]] if "pair" in example else [])]
-            right = example.get("label", "")
-        rows.append((" · ".join(plain(part) for part in _asked(given)), plain(_right(given, right))))
-    if record.kind == "mlm":  # where a text's own words are what is right
+            target = example.get("label", "")
+        texts, shown = kind.show(given, target) if kind else (_in_words(given), str(target))
+        rows.append((" · ".join(plain(text) for text in texts), plain(shown)))
+    name = kind.target_name if kind else "label"
+    if not name:  # where a text's own words are what is right
         return table(("text",), ([text] for text, _ in rows)) if rows else ""
-    right_of = {"classify": "label", "regress": "number", "tag": "tags", "attached": "label"}
-    return table(("text", right_of.get(record.kind, "answer")), rows) if rows else ""
+    return table(("text", name), rows) if rows else ""
 
 
-def _asked(given: Any) -> list[Any]:
-    """The texts that an input of any kind is made of."""
-    if isinstance(given, Mapping):
-        asked = [given[key] for key in ("question", "context", "text") if given.get(key)] or [given.get("tokens") or ""]
-        return [" ".join(part) if isinstance(part, list) else part for part in (*asked, *given.get("choices", ()))]
-    return given if isinstance(given, list) else [given]
-
-
-def _right(given: Any, right: Any) -> Any:
-    """What is right for an input of any kind, in words."""
-    if isinstance(right, Mapping):
-        return right["answers"][0]["text"] if right.get("answers") else "no answer"
-    if isinstance(right, list):
-        return ", ".join(str(_right(given, each)) for each in right) or "none"
-    if isinstance(right, float):
-        return f"{right:.6g}"
-    return given["choices"][right] if isinstance(given, Mapping) and "choices" in given else right
+def _in_words(given: Any) -> list[str]:
+    """Return an input of an unknown kind as texts."""
+    parts = given.values() if isinstance(given, Mapping) else given if isinstance(given, list) else [given]
+    return [str(part) for part in parts]
 
 
 def _main_part(record: Record) -> tuple[str, dict[str, float]]:
-    """The part that the task is judged on: test, or validation where there is no test."""
+    """Return the part that the task is judged on and its scores: test, or validation where there is no test."""
     part = "test" if record.metrics.get("test") else "validation"
     return part, record.metrics.get(part, {})
 
@@ -164,7 +135,8 @@ def _scores(record: Record) -> str:
     part, scores = _main_part(record)
     if not scores:
         return ""
-    names = {"majority": "mean" if record.kind == "regress" else "majority class", "tfidf": "TF-IDF, linear"}
+    kind = kinds.find(record.kind) or Kind
+    names = {"majority": kind.majority, "tfidf": "TF-IDF, linear"}
     rows = []
     for name, value in scores.items():
         beside = [score(found.get(name)) for found in record.baselines.values()]
@@ -179,8 +151,8 @@ def _scores(record: Record) -> str:
             f"{plain(name)} {score(others[name])}" + (f" ({span})" if span else "") for name, span in spans.items()
         )
         blocks.append(f"On the validation part: {', '.join(shown)}.")
-    if _form(record) == "classify" and len(record.labels) == 2 and "f1" in scores:
-        blocks.append(f"f1, precision and recall are those of {plain(record.labels[1])}.")
+    if note := kind.score_note(record):
+        blocks.append(plain(note))
     return "\n\n".join(blocks)
 
 
@@ -218,17 +190,18 @@ def _training(record: Record) -> str:
 
 def _loading(record: Record) -> str:
     start = ["import adaptree as at", ""]
-    if record.kind == "attached":
-        return block("python", [*start, 'tuned = at.attach(model, "this folder")   # the same Hugging Face model'])
-    one, asked = GIVEN.get("pair" if record.columns.get("pair") else record.kind, ('"a text"', '"a text"'))
+    if record.kind == ATTACHED:
+        return block("python", [*start, 'tuned = at.attach(model, "FOLDER")   # the same Hugging Face model'])
+    kind = kinds.find(record.kind) or Kind
+    given, words = kind.usage(record)
     base = quoted(str(record.base.get("name", "")))
     python = [
         *start,
         f"base = at.load_base({base})",
         f"task = at.Store()[{quoted(record.reference)}]",
-        f"base.bind(task).predict([{one}])",
+        f"base.bind(task).predict([{given}])",
     ]
-    return block("python", python) + "\n\n" + block("sh", [f"adaptree predict {record.reference} {asked}"])
+    return block("python", python) + "\n\n" + block("sh", [f"adaptree predict {record.reference} {words}"])
 
 
 def _citation(record: Record) -> str:

@@ -36,17 +36,10 @@ def course(record: Record) -> str:
     return draw() if draw else ""
 
 
-def main_metric(record: Record) -> str:
-    """What the task was trained by, or the first that its kind is judged by."""
-    from adaptree.kinds.metrics import METRICS
-
-    scores = record.metrics.get("test") or record.metrics.get("validation") or {}
-    usual = METRICS[record.kind][0] if record.kind in METRICS else next(iter(scores), "")
-    return str(record.settings.get("metric") or usual)
-
-
 def _drawings(record: Record) -> dict[str, Callable[[], str]]:
     """How each figure is drawn that the record has the numbers for."""
+    from adaptree.kinds import main_metric
+
     found: Mapping[str, Any] = record.extra.get("insight") or {}
     metric, best = main_metric(record), int(record.settings.get("best_epoch") or 0)
     drawings: dict[str, Callable[[], str]] = {}

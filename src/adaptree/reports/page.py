@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING
 
-from adaptree.reports.figures import course, main_metric
+from adaptree.kinds import main_metric
+from adaptree.reports.figures import course
 from adaptree.reports.markdown import interval, score
 from adaptree.reports.text import clean
 

@@ -120,7 +120,17 @@ class Record:
                 known[item.name] = value
         if missing := [name for name in ("format", "name", "kind", "method", "base") if name not in known]:
             raise corrupt(called, RECORD, f"'{missing[0]}' is missing")
-        return cls(**known)
+        return cls(**_upgraded(known))
+
+
+def _upgraded(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a record's values as written now: once several labels or numbers were kinds classify or regress too."""
+    extra = dict(values.get("extra", {}))
+    if values["kind"] == "classify" and extra.pop("several", False):
+        return {**values, "kind": "multilabel", "extra": extra}
+    if values["kind"] == "regress" and "targets" in extra:
+        return {**values, "kind": "multioutput"}
+    return values
 
 
 def read_record(folder: Path, *, called: str) -> Record:

@@ -60,11 +60,10 @@ def summarise(folder: Path, name: str, version: int) -> Summary:
 
 def _main_score(record: Record) -> tuple[str, float | None]:
     """Return the metric that chose the best epoch, or the kind's main one, and its value."""
-    from adaptree.kinds.metrics import METRICS
+    from adaptree.kinds import main_metric
 
     scores = record.metrics.get("test") or record.metrics.get("validation") or {}
-    usual = METRICS[record.kind][0] if record.kind in METRICS else next(iter(scores), "")
-    metric = str(record.settings.get("metric") or usual)
+    metric = main_metric(record)
     return metric, scores.get(metric)
 
 

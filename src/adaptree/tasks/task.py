@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adaptree.errors import StoreError
-from adaptree.reports import card, figures, page
 from adaptree.tasks.files import TAKEN, cannot_write, sync_folder, write_new
 from adaptree.tasks.record import RECORD, TENSORS, Record, corrupt, installed, read_file, read_record
 
@@ -85,6 +84,8 @@ class Task:
         """Write the task's own files into a new folder and sync them; `save` and the store then move it into place."""
         from safetensors.torch import save
 
+        from adaptree.reports import card, figures
+
         data = save(_unshared(self.tensors), metadata={"format": "pt"})
         record = dataclasses.replace(
             self.record,
@@ -121,6 +122,8 @@ class Task:
 
     def _repr_html_(self) -> str:
         """Return the card as HTML, which a notebook shows."""
+        from adaptree.reports import page
+
         return page.page(self.record)
 
 

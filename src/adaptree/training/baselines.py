@@ -11,31 +11,29 @@ import numpy as np
 from adaptree.core import bag
 from adaptree.core.bag import Text
 from adaptree.errors import DataError
-from adaptree.kinds import metrics
+from adaptree.kinds import Kind
 
 MOST = 20_000  # training rows
 
 
 def baselines(
-    kind: str,
+    kind: Kind,
     train_texts: Sequence[Text],
     train_targets: Sequence[Any],
     test_texts: Sequence[Text],
     test_targets: Sequence[Any],
-    labels: Sequence[str | int] = (),
 ) -> dict[str, dict[str, float]]:
-    """{'majority': …, 'tfidf': …} scored on the test rows; targets are positions in `labels`, or numbers (regress)."""
-    metrics.main_metric(kind)
+    """Return {'majority': …, 'tfidf': …}: a kind's metrics on the test rows; targets are one label or number each."""
     if not len(train_texts):
         raise DataError("no rows to fit the baselines on.", hint="Give some training rows.")
-    texts, targets = _sample(train_texts, train_targets)
-    classify = kind == "classify"
+    texts, targets = _sample(train_texts, np.asarray(train_targets).tolist())
+    classes = kind.classes
     usual: int | float
-    if classify:
-        usual = int(np.bincount(np.asarray(train_targets), minlength=len(labels)).argmax())  # the first of equals
+    if classes:
+        usual = int(np.bincount(np.asarray(train_targets), minlength=classes).argmax())  # the first of equals
     else:
         usual = float(np.mean(np.asarray(train_targets, dtype=np.float64)))
-    found = bag.fit(texts, targets, len(labels) if classify else 0)
+    found = bag.fit(texts, targets, classes)
     guessed: list[int] | list[float] = []
     for start in range(0, len(test_texts), MOST):
         some = test_texts[start : start + MOST]
@@ -43,10 +41,10 @@ def baselines(
         if scores is None:
             guessed += [usual] * len(some)
         else:
-            guessed += (scores.argmax(1) if classify else scores[:, 0]).tolist()
+            guessed += (scores.argmax(1) if classes else scores[:, 0]).tolist()
     return {
-        "majority": metrics.score(kind, test_targets, [usual] * len(test_texts), labels=labels),
-        "tfidf": metrics.score(kind, test_targets, guessed, labels=labels),
+        "majority": kind.score(test_targets, [usual] * len(test_texts)),
+        "tfidf": kind.score(test_targets, guessed),
     }
 
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from adaptree.data.source import Data
-from adaptree.data.table import Table
+from adaptree.data.dataset import Dataset
 from adaptree.errors import UsageError
 from adaptree.methods import Method, parse
 from adaptree.methods.layers import top_layers
@@ -24,7 +23,7 @@ def preset(
     method: Method,
     settings: Settings,
     base: Base,
-    data: Data,
+    data: Dataset,
     note: Callable[[str], None],
     under: Callable[[Method], Method] = lambda method: method,
 ) -> tuple[Method, Settings]:
@@ -41,7 +40,7 @@ def preset(
     top = top_layers(sites.depth)
     if method.standalone or method.lowest(sites) or top == sites.depth:
         pass  # the lower layers are left alone already, or there are none
-    elif isinstance(data, Table) and data.columns.pair is None:
+    elif data.values is not None and data.columns.get("pair") is None:
         fewer = parse(method, layers=f"top:{top}")
         if under(fewer).lowest(sites):
             method = fewer

@@ -8,13 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from adaptree import kinds
 from adaptree.api import Event, Source
 from adaptree.data.check import tell
-from adaptree.data.source import Data, kind_of, open_data
+from adaptree.data.dataset import Dataset
 from adaptree.data.split import split
 from adaptree.data.stem import stem
 from adaptree.errors import TrainingError, UsageError
-from adaptree.kinds import metrics
+from adaptree.kinds.reading import open_data
 from adaptree.methods import Method
 from adaptree.models.opening import base_of
 from adaptree.tasks.names import check_name
@@ -83,15 +84,14 @@ def train(
     how, below = ground(method, on, store)
     if how.standalone:
         raise UsageError(f"{how.name} leaves the base alone: it has no adapters to share.", hint="--method pfeiffer")
-    tables: dict[str, Data] = {}
+    tables: dict[str, Dataset] = {}
     for called, source in named.items():
         table = tables[called] = open_data(
-            source, text=text, pair=text_pair, label=label, kind=kind_of(kind), encoding=encoding, on_event=on_event
+            source, text=text, pair=text_pair, label=label, kind=kind, encoding=encoding, on_event=on_event
         )
         _check(table, asked.metric)
         tell(table, None, None, on_event)
 
-    from adaptree import kinds
     from adaptree.kinds.encoded import Encoded
     from adaptree.kinds.joint import MEAN, Joined, Joint, counts
     from adaptree.training import checkpoint
@@ -103,7 +103,7 @@ def train(
     below.check(base.fingerprint, base.name)
     how.chosen(base.hooked.sites)
     sizes = [len(training) for training, _ in halves]
-    judged = tuple(asked.metric or metrics.main_metric(table.scored, table.labels) for table in tables.values())
+    judged = tuple(asked.metric or kinds.get(table.kind).metrics[0] for table in tables.values())
     chosen = replace(asked, metric=MEAN).resolved(
         rows=sum(sizes),
         lr=how.lr,
@@ -241,15 +241,16 @@ def folder_of(store: Store, name: str) -> Path:
     return run_folder(store, f"{name}/+joint")
 
 
-def _check(table: Data, metric: str | None) -> None:
-    if table.kind == "mlm":
+def _check(table: Dataset, metric: str | None) -> None:
+    kind = kinds.get(table.kind)
+    if kind.resamples:
         raise UsageError(
-            f"'{table.name}' has no labels, only words to guess (mlm): its head is the base's own, and its inputs are "
-            "drawn anew in every step.",
+            f"'{table.name}' is of kind {kind.name}, whose inputs are drawn anew in every step: it has to be trained "
+            "alone.",
             hint="Train it by itself, and the others on it: --on NAME",
         )
     if metric is not None:
-        metrics.check_metric(table.scored, metric, table.labels)
+        kind.check_metric(metric, table.labels)
 
 
 def _note(text: str) -> Event:

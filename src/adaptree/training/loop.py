@@ -6,7 +6,6 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from adaptree.data.batch import epoch as batches_of
 from adaptree.data.encode import Encoding
 from adaptree.errors import Diverged, TrainingError
-from adaptree.kinds import Classify, Example, Kind, Out, metrics
+from adaptree.kinds import Example, Kind, Out, metrics
 from adaptree.kinds.encoded import Encoded
 from adaptree.methods import Method
 from adaptree.models import activation_cache
@@ -99,16 +98,16 @@ class _Run:
             without_dropout(self.hooked.backbone)
         self._take(self._birth())
         self.class_weights: Tensor | None = None
-        if isinstance(kind, Classify) and settings.class_weights:
-            self.class_weights = kind.balance(np.asarray(self.source.targets(self.train_rows))).to(base.device)
+        if settings.class_weights:
+            self.class_weights = kind.class_weights(self.source.targets(self.train_rows)).to(base.device)
         self.state = State()
         self.saving = 0.0
         self.stop = False
         self.group = ProcessGroup(base.device)
         self.identity = hashlib.sha256(
             repr(
-                (settings.to_dict(), repr(method), base.fingerprint, kind, self.source.table.digest,
-                 self.checker.table.digest, self.train_rows.tobytes(), self.validation_rows.tobytes())
+                (settings.to_dict(), repr(method), base.fingerprint, kind, self.source.dataset.digest,
+                 self.checker.dataset.digest, self.train_rows.tobytes(), self.validation_rows.tobytes())
             ).encode()
         ).hexdigest()  # fmt: skip
 
@@ -179,7 +178,7 @@ class _Run:
             depth = activation_cache.depth_for(self.method, self.hooked, touched, precision=precision, dropout=dropout)
             if self.kind.resamples:
                 raise NotCacheable(f"kind {self.kind.name} draws its inputs anew in every step")
-            if any(len(source.table) > Encoded.KEEP for source, _ in self.cover):
+            if any(len(source.dataset) > Encoded.KEEP for source, _ in self.cover):
                 raise NotCacheable(f"the data has more than {Encoded.KEEP:,} rows")
             activation_cache.open_cache(
                 self.base, self.hooked, depth, self._inputs, self.settings.trunk, self._note, stopped
@@ -322,7 +321,7 @@ class _Run:
         if state.best == 0 or self._is_better(entry, self._course()[state.best - 1]):
             state.best = state.epoch
             self.best_out, self.best_kind = out, settled
-            state.threshold = getattr(settled, "threshold", None)
+            state.kind = settled.state()
             self.best_v = {name: p.detach().clone() for name, p in self.v.items()}
         self.on_event({"event": "epoch", "epochs": self.epochs, "best": state.best, "metric": self.metric, **entry})
 
@@ -405,6 +404,5 @@ class _Run:
         best = weights(tensors, BEST)
         self.best_v = {name: best[name].to(p.device) for name, p in self.v.items()}
         self.best_out = tensors.get("logits")
-        if self.state.threshold is not None:
-            self.best_kind = replace(self.kind, threshold=self.state.threshold)  # type: ignore[type-var]
+        self.best_kind = self.kind.with_state(self.state.kind) if self.state.best else self.kind
         restore_moments(self.optimiser, self.v, tensors)

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from adaptree.data.source import Data
-from adaptree.data.table import Table
-from adaptree.kinds import Example, Out
-from adaptree.kinds.insight import insight
+from adaptree.data.dataset import Dataset
+from adaptree.kinds import Example, Kind, Out
+from adaptree.kinds.findings import examine
 from adaptree.methods import Method
 from adaptree.models.base import Base
 from adaptree.models.bound import Bound
@@ -34,7 +33,7 @@ LOOKED_AT = 50_000
 class Part:
     """Some rows of a table."""
 
-    table: Data
+    table: Dataset
     rows: Array
 
     def __len__(self) -> int:
@@ -105,7 +104,7 @@ def look(bound: Bound, part: Part, answered: Answered) -> dict[str, Any]:
     """What a card tells of a task's answers beside its scores."""
     targets = part.table.targets(part.rows[:LOOKED_AT])
     given = Inputs(part, LOOKED_AT)
-    return insight(bound.kind, given, targets, answered.out, answered.examples, answered.answers[:LOOKED_AT])
+    return examine(bound.kind, given, targets, answered.out, answered.examples, answered.answers[:LOOKED_AT])
 
 
 def finish(
@@ -137,7 +136,7 @@ def finish(
         base={"name": base.name, "fingerprint": base.fingerprint, "architecture": base.hooked.sites.architecture},
         pooling=str(settings.pooling),
         max_length=int(settings.max_length or 0),
-        columns=table.said,
+        columns=table.columns,
         data={
             "name": table.name,
             "digest": table.digest,
@@ -172,26 +171,21 @@ def finish(
         record,
         metrics={key: scores for key, (scores, _) in scored.items()},
         intervals={key: spans for key, (_, spans) in scored.items()},
-        baselines=_baselines(training, parts.get("test", parts["validation"])) if compare else {},
+        baselines=_baselines(fit.kind, training, parts.get("test", parts["validation"])) if compare else {},
         probe={"inputs": probes, "path": "single", "threads": torch.get_num_threads()},
         extra=extra | ({"insight": told} if told else {}),
     )
     return Task(record, {**fit.v, "probe.logits": bound.logits(probes)}, made_on)
 
 
-def _baselines(training: Part, other: Part) -> dict[str, dict[str, float]]:
+def _baselines(kind: Kind, training: Part, other: Part) -> dict[str, dict[str, float]]:
     """Majority and bag of words on the same rows, so that a user sees what the model adds."""
     table, against = training.table, other.table
-    if not isinstance(table, Table) or not isinstance(against, Table):
+    if not kind.baselines:
         return {}
     kept = training.rows[:: -(-len(training) // baselines.MOST)]
     return baselines.baselines(
-        table.kind,
-        table.texts(kept),
-        table.values[kept].tolist(),
-        against.texts(other.rows),
-        against.values[other.rows].tolist(),
-        range(len(table.labels)),
+        kind, table.texts(kept), table.targets(kept), against.texts(other.rows), against.targets(other.rows)
     )
 
 
@@ -200,7 +194,7 @@ def _examples(part: Part, most: int = 5) -> list[dict[str, Any]]:
     table, strata = part.table, part.table.strata()
     chosen: dict[Any, int] = {}
     for i in part.rows[:2000].tolist():
-        chosen.setdefault(strata[i].item() if isinstance(table, Table) and table.labels else i, i)
+        chosen.setdefault(strata[i].item() if table.values is not None and table.labels else i, i)
         if len(chosen) == most:
             break
     return [table.example(i) for i in chosen.values()]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from adaptree.kinds import Classify, Kind, Regress
+from adaptree.kinds import Kind
 from adaptree.kinds.encoded import Encoded
 from adaptree.methods import Method
 from adaptree.training.result import Event, Fit, scored
@@ -28,12 +28,8 @@ def learn(
     """What comes of it, told as one epoch."""
     began = time.monotonic()
     (source, rows), (checker, held) = training, validation
-    targets = source.targets(rows)
-    if isinstance(kind, Regress):
-        targets = (targets - kind.mean) / kind.std
-    classes = kind.width if isinstance(kind, Classify) else 0
-    v = method.learn(source.table.inputs(rows), targets.tolist(), classes)
-    logits = method.logits(v, checker.table.inputs(held))
+    v = method.learn(source.dataset.inputs(rows), *kind.bag_targets(source.targets(rows)))
+    logits = method.logits(v, checker.dataset.inputs(held))
     scores, loss, settled = scored(kind, checker.targets(held), logits, [])
     seconds = time.monotonic() - began
     entry = {"epoch": 1, "rows": len(rows), "train_loss": 0.0, "validation_loss": loss, **scores}

@@ -29,7 +29,7 @@ class State:
     """The layers below this one are computed once."""
     seconds: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list)
-    threshold: float | None = None
+    kind: dict[str, Any] = field(default_factory=dict)
     """What the best epoch's kind has chosen on validation."""
 
 

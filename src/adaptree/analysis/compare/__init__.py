@@ -15,14 +15,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from adaptree import kinds
 from adaptree.analysis.compare import cells, choose, report
 from adaptree.analysis.compare import rows as splits
 from adaptree.analysis.compare.choose import pareto
 from adaptree.analysis.compare.files import write, writing
 from adaptree.data.read import Source
-from adaptree.data.source import open_data
 from adaptree.errors import UsageError
-from adaptree.kinds import metrics
+from adaptree.kinds.reading import open_data
 from adaptree.methods import Method
 from adaptree.models.opening import base_of
 from adaptree.tasks.record import installed
@@ -86,7 +86,8 @@ def compare(
     columns = {"text": text, "pair": text_pair, "label": label}
     parts = splits.prepare(data, validation, folder / "data", rows, columns, kind, encoding, on_event)
     train = parts.train
-    judge = metrics.check_metric(train.scored, metric or metrics.main_metric(train.scored, train.labels), train.labels)
+    judged_kind = kinds.get(train.kind)
+    judge = judged_kind.check_metric(metric or judged_kind.metrics[0], train.labels)
     trust = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
     model = base_of(base, device, threads, **trust)
     wanted = [
@@ -105,13 +106,13 @@ def compare(
     done = cells.run_all(wanted, place, folder, test is not None, retry, on_event)
     choices = choose.choose(done, judge)
     write(folder / "choices.json", {"metric": judge, "part": "validation", "choices": choices})
-    baselines = {"validation": splits.baseline_scores(parts, parts.validation, folder / "data")}
+    baselines = {"validation": splits.baseline_scores(parts, parts.validation, folder / "data", model.encoder)}
     about = dict(parts.about)
     if test is not None:  # from here on nothing is chosen any more
-        tested = open_data(test, encoding=encoding, like=train)
+        tested = open_data(test, encoding=encoding, like=train.schema)
         about |= {"test": len(tested), "test_name": tested.name, "test_digest": tested.digest}
         choose.score_test(choices, done, model, test, tested.digest, encoding, folder, on_event)
-        baselines["test"] = splits.baseline_scores(parts, tested, folder / "data")
+        baselines["test"] = splits.baseline_scores(parts, tested, folder / "data", model.encoder)
     result = {
         "title": title or f"{parts.about['name']} on {model.name}",
         "data": about,

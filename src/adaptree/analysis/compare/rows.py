@@ -16,13 +16,15 @@ from typing import Any
 
 import numpy as np
 
+from adaptree import kinds
 from adaptree.analysis.compare.files import digest, write, writing
+from adaptree.data.dataset import Dataset
+from adaptree.data.encode import Encoder
 from adaptree.data.read import Source
 from adaptree.data.read import rows as read_rows
-from adaptree.data.source import Data, kind_of, open_data
 from adaptree.data.split import split
-from adaptree.data.table import Table
 from adaptree.errors import DataError, UsageError
+from adaptree.kinds.reading import open_data
 from adaptree.training import baselines
 
 Event = dict[str, Any]
@@ -33,8 +35,8 @@ Array = np.ndarray[Any, Any]
 class Splits:
     """The rows to train and to validate on, as datasets and as files."""
 
-    train: Data
-    validation: Data
+    train: Dataset
+    validation: Dataset
     files: dict[str, str]
     """by part: train, validation"""
     columns: dict[str, str | None]
@@ -59,9 +61,7 @@ def prepare(
     """
     source = _rereadable(source)
     text, pair, label = (columns[name] for name in ("text", "pair", "label"))
-    data = open_data(
-        source, text=text, pair=pair, label=label, kind=kind_of(kind), encoding=encoding, on_event=on_event
-    )
+    data = open_data(source, text=text, pair=pair, label=label, kind=kind, encoding=encoding, on_event=on_event)
     if validation is None:
         chosen, held = split(data, seed=0)
         held = sample(data, held, None if most is None else max(most // 2, _fewest(data)))
@@ -69,7 +69,7 @@ def prepare(
         parts = {"train": (source, data, kept), "validation": (source, data, held)}
     else:
         validation = _rereadable(validation)
-        other = open_data(validation, encoding=encoding, like=data, on_event=on_event)
+        other = open_data(validation, encoding=encoding, like=data.schema, on_event=on_event)
         chosen, held = np.arange(len(data)), np.arange(len(other))
         kept = sample(data, chosen, most)
         parts = {"train": (source, data, kept), "validation": (validation, other, held)}
@@ -78,14 +78,14 @@ def prepare(
         note += "; as many as half of that to validate." if validation is None else "."
         on_event({"event": "note", "text": note})
     files = {part: _write_part(folder, part, *which, encoding) for part, which in parts.items()}
-    text, pair, label = (columns[name] or data.said.get(name) for name in ("text", "pair", "label"))
+    text, pair, label = (columns[name] or data.columns.get(name) for name in ("text", "pair", "label"))
     train = open_data(files["train"], text=text, pair=pair, label=label, kind=data.kind)
-    if train.scored != data.scored:  # no row of the sample shows what the whole file is
+    if train.kind != data.kind:  # no row of the sample shows what the whole file is
         raise DataError(
-            f"{len(kept):,} rows of '{data.name}' are too few to tell that it is of kind {data.scored}.",
+            f"{len(kept):,} rows of '{data.name}' are too few to tell that it is of kind {data.kind}.",
             hint="Give --rows a larger number.",
         )
-    held_out = open_data(files["validation"], like=train)
+    held_out = open_data(files["validation"], like=train.schema)
     about = {
         "name": data.name,
         "kind": data.kind,
@@ -102,7 +102,7 @@ def prepare(
     return Splits(train, held_out, files, options, about)
 
 
-def sample(data: Data, chosen: Array, most: int | None) -> Array:
+def sample(data: Dataset, chosen: Array, most: int | None) -> Array:
     """Return at most `most` of the chosen examples, ascending: a sample with seed 0 that has each label at least once.
 
     Only where an example has one label, as in kind classify, can each be there; other kinds are sampled as they come.
@@ -113,15 +113,20 @@ def sample(data: Data, chosen: Array, most: int | None) -> Array:
         raise UsageError(f"{most} rows are too few for {len(data.labels)} labels.", hint="Give --rows a larger number.")
     shuffled = np.random.default_rng(0).permutation(chosen)
     first: Array = np.empty(0, dtype=np.int64)
-    if data.scored == "classify":
-        first = np.sort(np.unique(data.strata()[shuffled], return_index=True)[1])
+    if _one_label(data):
+        first = np.sort(np.unique(data.targets(shuffled), return_index=True)[1])
     rest = np.setdiff1d(np.arange(len(shuffled)), first)
     return np.sort(shuffled[np.r_[first, rest][:most].astype(np.int64)])
 
 
-def _fewest(data: Data) -> int:
+def _one_label(data: Dataset) -> bool:
+    """Return whether each example has one of several labels."""
+    return data.values is not None and bool(data.labels)
+
+
+def _fewest(data: Dataset) -> int:
     """Return the least number of rows that a sample may have."""
-    return max(2, len(data.labels) if data.scored == "classify" else 0)
+    return max(2, len(data.labels) if _one_label(data) else 0)
 
 
 def _rereadable(source: Source) -> Source:
@@ -129,13 +134,14 @@ def _rereadable(source: Source) -> Source:
     return list(source) if isinstance(source, Iterator) else source
 
 
-def _write_part(folder: Path, part: str, source: Source, data: Data, indices: Array, encoding: str) -> str:
+def _write_part(folder: Path, part: str, source: Source, data: Dataset, indices: Array, encoding: str) -> str:
     """Write the source's rows of some examples as JSON Lines, unless a file with the same ones is there; return it."""
     key = digest([data.digest, hashlib.sha256(np.asarray(indices, dtype=np.int64).tobytes()).hexdigest()])
     path = folder / f"{part}-{key}.jsonl"
     if not path.exists():
-        wanted = np.zeros(int(data.rows[indices].max()) + 1, dtype=bool)
-        wanted[data.rows[indices]] = True
+        ordinals = data.rows[indices]
+        wanted = np.zeros(int(ordinals.max()) + 1, dtype=bool)
+        wanted[ordinals] = True
         partial = path.with_suffix(f".{os.getpid()}")
         with writing(path), partial.open("w") as file:
             for ordinal, (_, row) in enumerate(read_rows(source, encoding=encoding)):
@@ -152,17 +158,18 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
-def baseline_scores(splits: Splits, data: Data, folder: Path) -> dict[str, dict[str, float]]:
+def baseline_scores(splits: Splits, data: Dataset, folder: Path, encoder: Encoder) -> dict[str, dict[str, float]]:
     """Return the scores of majority and TF-IDF, fitted on the training rows; none for kinds that have no baselines."""
     train = splits.train
-    if not isinstance(train, Table) or not isinstance(data, Table):
+    if not kinds.get(train.kind).baselines:
         return {}
     path = folder / f"floors-{digest([train.digest, data.digest])}.json"
     with contextlib.suppress(OSError, ValueError):
         return dict(json.loads(path.read_text()))
+    every = [np.arange(len(each)) for each in (train, data)]
     found = baselines.baselines(
-        train.kind, train.texts(range(len(train))), train.values.tolist(), data.texts(range(len(data))),
-        data.values.tolist(), range(len(train.labels)),
+        kinds.for_data(train, every[0], encoder), train.texts(every[0]), train.targets(every[0]),
+        data.texts(every[1]), data.targets(every[1]),
     )  # fmt: skip
     write(path, found)
     return found

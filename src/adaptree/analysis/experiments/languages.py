@@ -21,7 +21,7 @@ from adaptree.analysis.compare.files import write as write_json
 from adaptree.analysis.experiments import commands
 from adaptree.analysis.experiments.corpora import read_lines, sample, write_lines
 from adaptree.analysis.experiments.setup import Setup, select, write_page
-from adaptree.kinds import bootstrap, entities
+from adaptree.kinds import bootstrap, iob
 
 WORDS = 40_000
 """Words of plain text for each language."""
@@ -126,7 +126,7 @@ def _tag(target: Language, setup: Setup) -> None:
     found: dict[str, Any] = {"rows": len(rows), "pieces": _pieces(base, [row["tokens"] for row in rows]), "sums": {}}
     for what, expression in expressions(target).items():
         predictions = base.bind(expression, tasks=store).decode([{"tokens": row["tokens"]} for row in rows])
-        found["sums"][what] = entities.statistics(targets, predictions).tolist()
+        found["sums"][what] = iob.statistics(targets, predictions).tolist()
     write_json(path, found)
 
 
@@ -159,7 +159,7 @@ def paired(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) 
 
     def difference(sums: Any) -> dict[str, Any]:
         half = sums.shape[1] // 2
-        return {"f1": entities.ratios(sums[:, half:])["f1"] - entities.ratios(sums[:, :half])["f1"]}
+        return {"f1": iob.ratios(sums[:, half:])["f1"] - iob.ratios(sums[:, :half])["f1"]}
 
     low, high = bootstrap.intervals(both, difference)["f1"]
     return float(difference(both.sum(0, keepdims=True))["f1"][0]), low, high
@@ -194,8 +194,8 @@ def _part(target: Language, found: Mapping[str, Any]) -> list[str]:
     ]
     for what, sums in found["sums"].items():
         every = np.asarray(sums)
-        score = {name: 100 * float(value[0]) for name, value in entities.ratios(every.sum(0, keepdims=True)).items()}
-        low, high = (100 * end for end in bootstrap.intervals(every, entities.ratios)["f1"])
+        score = {name: 100 * float(value[0]) for name, value in iob.ratios(every.sum(0, keepdims=True)).items()}
+        low, high = (100 * end for end in bootstrap.intervals(every, iob.ratios)["f1"])
         gain, least, most = (100 * value for value in paired(first, sums))
         against = "" if what == WAYS[0].what else f"{gain:+.1f} ({least:+.1f} to {most:+.1f})"
         rest = f"{score['precision']:.1f} | {score['recall']:.1f} | {against}"

@@ -89,13 +89,11 @@ def _rank(target: str, few: Path, store: Path, setup: Setup) -> None:
     if path.is_file():
         return
     from adaptree.analysis.suggest import ranking
-    from adaptree.data.source import open_data
-    from adaptree.data.table import Table
+    from adaptree.kinds.reading import open_data
     from adaptree.models.opening import base_of
     from adaptree.tasks.store import Store
 
     data = open_data(few)
-    assert isinstance(data, Table)
     found = ranking(data, _sources(target)[1:], Store(store), base_of(setup.base, "cpu", setup.threads))
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, {"gains": [asdict(gain) for gain in found.gains]})

@@ -18,7 +18,7 @@ import numpy as np
 from adaptree import compose
 from adaptree.compose import Parts, Tasks
 from adaptree.core import ridge
-from adaptree.data.table import Table
+from adaptree.data.dataset import Dataset
 from adaptree.errors import AdaptreeError, DataError
 from adaptree.kinds import bootstrap
 from adaptree.tasks.record import NEEDS
@@ -69,7 +69,7 @@ class Ranking:
 
 
 def ranking(
-    table: Table,
+    table: Dataset,
     names: Sequence[str],
     tasks: Tasks,
     base: Base,
@@ -122,7 +122,7 @@ def ranking(
 class _Probe:
     """A sample of a table, encoded once, with the ridge regression that predicts its labels from vectors."""
 
-    def __init__(self, table: Table, base: Base, rows: int, seed: int) -> None:
+    def __init__(self, table: Dataset, base: Base, rows: int, seed: int) -> None:
         self.base, self.seed = base, seed
         order, folds = _sample(table, rows, seed)
         if len(order) < FEWEST:
@@ -130,8 +130,8 @@ class _Probe:
         self.rows = len(order)
         self._folds = folds
         self._encoded = base.encoder.encode(table.texts(order), Settings().longest(base.limit))
-        targets = table.values[order]
-        self.labels = len(table.labels) if table.kind == "classify" else 0
+        targets = table.targets(order)
+        self.labels = len(table.labels)
         self._y = np.eye(self.labels)[targets] if self.labels else _standardised(targets)[:, None]
         self._bare: dict[int, Array] = {}
         self._base_vectors: Array | None = None
@@ -205,7 +205,7 @@ def vectors(base: Base, rows: Sequence[Encoding], parts: Parts) -> Array:
     return found
 
 
-def _sample(table: Table, rows: int, seed: int) -> tuple[Array, Array]:
+def _sample(table: Dataset, rows: int, seed: int) -> tuple[Array, Array]:
     """Return rows of distinct texts, ordered so that every prefix is stratified by label, and their folds."""
     _, first = np.unique(table.keys, return_index=True)
     shuffled = np.random.default_rng(seed).permutation(first)

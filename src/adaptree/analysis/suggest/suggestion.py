@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adaptree.analysis.suggest.probe import CLEAR, FEWEST, LIKELY, Event, Gain, ranking
+from adaptree.data.dataset import Dataset
 from adaptree.data.read import Source
-from adaptree.data.source import kind_of, open_data
 from adaptree.data.stem import stem
-from adaptree.data.table import Table
 from adaptree.errors import AdaptreeError, TaskNotFound, UsageError
+from adaptree.kinds.reading import open_data
 from adaptree.methods import Method, parse
 from adaptree.methods.fusion import apart, unfit
 from adaptree.models.opening import base_of
@@ -101,10 +101,8 @@ def suggest(
         raise TaskNotFound(
             "there is no task in the store yet.", hint="adaptree train DATA --name NAME --method pfeiffer"
         )
-    table = open_data(
-        data, text=text, pair=text_pair, label=label, kind=kind_of(kind), encoding=encoding, on_event=on_event
-    )
-    if not isinstance(table, Table):
+    table = open_data(data, text=text, pair=text_pair, label=label, kind=kind, encoding=encoding, on_event=on_event)
+    if table.values is None:
         raise UsageError(f"'{table.name}' is of kind {table.kind}: suggest is for one label or one number a text.")
     base = base_of(base, device, threads, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
     fitting, skipped, own = _fitting(store, base, table)
@@ -143,7 +141,7 @@ def suggest(
     )
 
 
-def _fitting(store: Store, base: Base, table: Table) -> tuple[dict[str, Record], dict[str, str], dict[str, Record]]:
+def _fitting(store: Store, base: Base, table: Dataset) -> tuple[dict[str, Record], dict[str, str], dict[str, Record]]:
     """Return the tasks to try, why others are skipped, and those of them that were trained on this data."""
     fitting: dict[str, Record] = {}
     skipped: dict[str, str] = {}

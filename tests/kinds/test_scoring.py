@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adaptree.errors import DataError, UsageError
-from adaptree.kinds import bootstrap, entities
+from adaptree.kinds import bootstrap, iob
+from adaptree.kinds.iob import PLAIN
+from adaptree.kinds.tag import Tag
 
 PAIRS = st.lists(
     st.integers(0, 12).flatmap(
@@ -64,35 +66,35 @@ def conlleval(targets: list[list[str]], answers: list[list[str]]) -> dict[str, f
 @given(PAIRS)
 def test_scores_are_those_of_conlleval_on_any_tags_broken_ones_too(pairs: list[tuple[list[str], list[str]]]) -> None:
     targets, answers = [gold for gold, _ in pairs], [answer for _, answer in pairs]
-    assert entities.score(targets, answers) == pytest.approx(conlleval(targets, answers))
+    assert Tag(()).score(targets, answers) == pytest.approx(conlleval(targets, answers))
 
 
 def test_scores_are_those_of_conlleval_on_every_short_sequence() -> None:
     every = list(itertools.product(["O", "B-A", "I-A", "I-B"], repeat=3))
     for gold, answer in itertools.product(every, repeat=2):
         targets, answers = [list(gold)], [list(answer)]
-        assert entities.score(targets, answers) == pytest.approx(conlleval(targets, answers)), (gold, answer)
+        assert Tag(()).score(targets, answers) == pytest.approx(conlleval(targets, answers)), (gold, answer)
 
 
 def test_label_and_both_ends_must_be_right() -> None:
     gold = [["B-A", "I-A", "O", "B-B", "B-B", "O"]]
     answer = [["B-A", "I-A", "O", "B-B", "I-B", "O"]]
-    assert entities.statistics(gold, answer).tolist() == [[1, 2, 3, 5, 6]]
-    assert entities.score(gold, answer) == pytest.approx(
+    assert iob.statistics(gold, answer).tolist() == [[1, 2, 3, 5, 6]]
+    assert Tag(()).score(gold, answer) == pytest.approx(
         {"f1": 0.4, "precision": 0.5, "recall": 1 / 3, "accuracy": 5 / 6}
     )
-    assert entities.score([["B-A", "I-A"]], [["B-A", "O"]])["f1"] == 0.0
-    assert entities.score([["B-A"]], [["B-B"]])["f1"] == 0.0
+    assert Tag(()).score([["B-A", "I-A"]], [["B-A", "O"]])["f1"] == 0.0
+    assert Tag(()).score([["B-A"]], [["B-B"]])["f1"] == 0.0
 
 
 def test_plain_tags_are_scored_by_word_and_outside_does_not_count() -> None:
     gold, answer = [["N", "N", "V", "O"]], [["N", "V", "O", "O"]]
-    found = entities.score(gold, answer, plain=True)
+    found = Tag((), PLAIN).score(gold, answer)
     assert found == pytest.approx({"f1": 0.4, "precision": 0.5, "recall": 1 / 3, "accuracy": 0.5})
 
 
 def test_every_label_has_its_scores_and_counts() -> None:
-    found = entities.by_label([["B-A", "O", "B-B"], ["B-B", "I-B"]], [["B-A", "B-C", "B-B"], ["B-B", "O"]])
+    found = iob.by_label([["B-A", "O", "B-B"], ["B-B", "I-B"]], [["B-A", "B-C", "B-B"], ["B-B", "O"]])
     assert list(found) == ["A", "B", "C"]
     assert found["A"] == {"f1": 1.0, "precision": 1.0, "recall": 1.0, "gold": 1, "predicted": 1, "right": 1}
     assert found["B"] == {"f1": 0.5, "precision": 0.5, "recall": 0.5, "gold": 2, "predicted": 2, "right": 1}
@@ -102,19 +104,19 @@ def test_every_label_has_its_scores_and_counts() -> None:
 @given(PAIRS)
 def test_the_labels_counts_add_up_to_the_whole(pairs: list[tuple[list[str], list[str]]]) -> None:
     targets, answers = [gold for gold, _ in pairs], [answer for _, answer in pairs]
-    whole = entities.statistics(targets, answers).sum(0)
-    parts = entities.by_label(targets, answers).values()
+    whole = iob.statistics(targets, answers).sum(0)
+    parts = iob.by_label(targets, answers).values()
     assert [sum(part[key] for part in parts) for key in ("right", "predicted", "gold")] == whole[:3].tolist()
 
 
 def test_nothing_to_score_is_zero_and_unequal_lengths_are_refused() -> None:
-    assert set(entities.score([], []).values()) == {0.0}
-    assert set(entities.score([[]], [[]]).values()) == {0.0}
-    assert entities.intervals([], [])["f1"] == (0.0, 0.0)
+    assert set(Tag(()).score([], []).values()) == {0.0}
+    assert set(Tag(()).score([[]], [[]]).values()) == {0.0}
+    assert Tag(()).intervals([], [])["f1"] == (0.0, 0.0)
     with pytest.raises(DataError, match="2 gold tags but 1 predicted"):
-        entities.score([["O", "O"]], [["O"]])
+        Tag(()).score([["O", "O"]], [["O"]])
     with pytest.raises(DataError, match="1 gold sentences but 0 predicted"):
-        entities.score([["O"]], [])
+        Tag(()).score([["O"]], [])
 
 
 def test_an_interval_holds_the_score_and_is_that_of_plain_resampling() -> None:
@@ -159,7 +161,7 @@ def test_many_inputs_are_resampled_in_bounded_work() -> None:
         return {"mean": totals[:, 0] / 1_000_000}
 
     assert bootstrap.intervals(sums, mean)["mean"] == (1.0, 1.0)
-    assert sizes == [100]
+    assert sum(sizes) == 100
 
 
 @pytest.mark.parametrize("options", [{"level": 0.0}, {"level": 1.0}, {"resamples": 0}])

@@ -16,8 +16,8 @@ from tests.bases import FILLER, WORDS, tiny_base
 import adaptree as at
 from adaptree.cli import main
 from adaptree.errors import UsageError
-from adaptree.kinds.labels import Labels
-from adaptree.kinds.numbers import Numbers
+from adaptree.kinds.multilabel import Multilabel
+from adaptree.kinds.multioutput import Multioutput
 
 NAMES = sorted(WORDS)
 
@@ -54,7 +54,7 @@ def test_several_labels_are_learned_and_the_threshold_is_chosen_on_validation(ba
         topics(240), base=base, method="houlsby:16", epochs=12, lr=1e-2, store=tmp_path / "store", name="topics"
     )
     record = bound.task.record
-    assert record.kind == "classify"
+    assert record.kind == "multilabel"
     assert record.labels == NAMES
     assert record.metrics["validation"]["f1"] > 0.85
     assert set(record.intervals["validation"]) == set(record.metrics["validation"])
@@ -69,7 +69,7 @@ def test_several_labels_are_learned_and_the_threshold_is_chosen_on_validation(ba
 
 
 def test_the_threshold_is_the_best_of_all() -> None:
-    kind = Labels(("a", "b"))
+    kind = Multilabel(("a", "b"))
     out = torch.randn(80, 2, generator=torch.Generator().manual_seed(0))
     targets = [[label for label, logit in zip("ab", row, strict=True) if logit > 0.8] for row in out.tolist()]
     settled = kind.calibrated(out, [], targets)
@@ -79,7 +79,7 @@ def test_the_threshold_is_the_best_of_all() -> None:
 
 def test_scores_equal_scikit_learns() -> None:
     rng = np.random.default_rng(0)
-    kind = Labels(("a", "b", "c", "never"))
+    kind = Multilabel(("a", "b", "c", "never"))
     gold, said = rng.random((50, 4)) < 0.4, rng.random((50, 4)) < 0.4
     gold[:, 3] = said[:, 3] = False
     targets = [[label for label, yes in zip(kind.labels, row, strict=True) if yes] for row in gold.tolist()]
@@ -94,7 +94,7 @@ def test_scores_equal_scikit_learns() -> None:
 
 
 def test_a_label_that_the_task_does_not_know_counts_as_missed() -> None:
-    kind = Labels(("a", "b"))
+    kind = Multilabel(("a", "b"))
     said = np.array([[True, False], [True, False]])
     assert kind.score([["a"], ["a"]], said)["recall"] == 1
     found = kind.score([["a"], ["a", "zebra"]], said)
@@ -103,7 +103,7 @@ def test_a_label_that_the_task_does_not_know_counts_as_missed() -> None:
 
 
 def test_the_loss_is_that_of_each_label_by_itself() -> None:
-    kind = Labels(("a", "b"))
+    kind = Multilabel(("a", "b"))
     out = torch.tensor([[2.0, -1.0], [0.5, 0.5]])
     expected = [
         -(torch.sigmoid(torch.tensor(2.0)).log() + (1 - torch.sigmoid(torch.tensor(-1.0))).log()) / 2,
@@ -113,7 +113,7 @@ def test_the_loss_is_that_of_each_label_by_itself() -> None:
 
 
 def test_min_score_takes_the_place_of_the_threshold() -> None:
-    kind = Labels(("a", "b"), threshold=0.2)
+    kind = Multilabel(("a", "b"), threshold=0.2)
     out = torch.tensor([[2.0, -1.0]])
     assert [p.labels for p in kind.predictions(out, [], ["x"], None)] == [["a", "b"]]
     assert [p.labels for p in kind.predictions(out, [], ["x"], 0.5)] == [["a"]]
@@ -125,7 +125,7 @@ def test_several_numbers_are_learned_each_on_its_own_scale(base: Any, tmp_path: 
         store=tmp_path / "store",
     )  # fmt: skip
     record = bound.task.record
-    assert record.kind == "regress"
+    assert record.kind == "multioutput"
     assert record.metrics["validation"]["pearson"] > 0.8
     assert {"pearson_fruit", "pearson_tools"} <= set(record.metrics["validation"])
     values = bound.predict(["apple pear plum the"])[0].to_dict()["values"]
@@ -139,7 +139,7 @@ def test_several_numbers_are_learned_each_on_its_own_scale(base: Any, tmp_path: 
 
 
 def test_numbers_of_one_target_are_scored_as_regress_scores_them() -> None:
-    kind = Numbers(("x", "y"), (0.0, 5.0), (1.0, 2.0))
+    kind = Multioutput(("x", "y"), (0.0, 5.0), (1.0, 2.0))
     out = torch.tensor([[0.0, 1.0], [1.0, 0.0], [2.0, -1.0]])
     answers = kind.decode(out, [])
     np.testing.assert_allclose(answers, [[0, 7], [1, 5], [2, 3]])

@@ -1,4 +1,4 @@
-"""A table: any row at once, the right kind and labels, one digest per content, and a law on memory."""
+"""A dataset: any row at once, the right kind and labels, one digest per content, and a law on memory."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adaptree.data import buffer as module
-from adaptree.data.columns import Columns
-from adaptree.data.table import load
 from adaptree.errors import DataError
+from adaptree.kinds.reading import open_data
 
 
 def of(labels: list[Any], **options: Any) -> Any:
-    return load([{"text": f"text {i}", "label": label} for i, label in enumerate(labels)], **options)
+    return open_data([{"text": f"text {i}", "label": label} for i, label in enumerate(labels)], **options)
 
 
 def failure(*args: Any, **options: Any) -> str:
     with pytest.raises(DataError) as caught:
-        load(*args, **options)
+        open_data(*args, **options)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -51,14 +50,14 @@ def test_any_row_reads_back_in_memory_and_from_the_file(rows: list[dict[str, str
     rows = [*rows, {"text_a": "x", "text_b": "", "label": "a"}, {"text_a": "", "text_b": "y", "label": "b"}]
     before, module.IN_MEMORY = module.IN_MEMORY, room
     try:
-        table = load(rows, text="text_a", pair="text_b", label="label")
+        table = open_data(rows, text="text_a", pair="text_b", label="label")
     finally:
         module.IN_MEMORY = before
     kept = [row for row in rows if (row["text_a"] + row["text_b"]).strip()]
     assert table.texts(range(len(table))) == [(row["text_a"], row["text_b"]) for row in kept]
     assert [table.labels[i] for i in table.values] == [row["label"] for row in kept]
     assert table.left_out["without text"] == len(rows) - len(kept)
-    assert table.pair(0) == kept[0]["text_b"]
+    assert table.texts([0])[0][1] == kept[0]["text_b"]
 
 
 def test_the_memory_of_a_row_is_a_few_dozen_bytes(tmp_path: Path) -> None:
@@ -71,15 +70,16 @@ def test_the_memory_of_a_row_is_a_few_dozen_bytes(tmp_path: Path) -> None:
     program = f"""
 import resource
 import numpy as np
-from adaptree.data import buffer, table
+from adaptree.data import buffer
+from adaptree.kinds.reading import open_data
 from adaptree.data.check import check
 buffer.IN_MEMORY = 1 << 20
 start = int(open("/proc/self/statm").read().split()[5]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_DATA, (start + (56 << 20),) * 2)
-loaded = table.load({str(path)!r})
+loaded = open_data({str(path)!r})
 report = check(loaded)
 assert len(loaded) == 600_000 and report.validation_rows == 10_000, report
-assert [loaded.text(i)[-8:] for i in (0, 299_999, 599_999)] == ["00000000", "00299999", "00599999"]
+assert [loaded.texts([i])[0][-8:] for i in (0, 299_999, 599_999)] == ["00000000", "00299999", "00599999"]
 """
     if not sys.platform.startswith("linux"):
         pytest.skip("RLIMIT_DATA is enforced on Linux")
@@ -129,13 +129,13 @@ def test_the_digest_is_of_the_content_not_of_the_format(tmp_path: Path) -> None:
     plain = csv_file(tmp_path / "a.csv", rows)
     packed = tmp_path / "a.jsonl.xz"
     packed.write_bytes(lzma.compress("\n".join(json.dumps(row) for row in rows).encode()))
-    one, two, three = load(plain), load(packed), load(iter(rows))
+    one, two, three = open_data(plain), open_data(packed), open_data(iter(rows))
     assert one.digest == two.digest == three.digest
     assert one.keys.tolist() == two.keys.tolist()
     assert (one.labels, two.labels) == (("1", "2"), (1, 2))
     assert (one.name, three.name) == ("a.csv", "the data")
     others = [[{**rows[0], "label": 2}, rows[1], rows[0]], [rows[1], rows[0]], [{**rows[0], "text": "a"}, rows[1]]]
-    assert one.digest not in [load(other).digest for other in others]
+    assert one.digest not in [open_data(other).digest for other in others]
 
 
 def test_keys_ignore_white_space_and_tell_text_from_pair() -> None:
@@ -146,7 +146,7 @@ def test_keys_ignore_white_space_and_tell_text_from_pair() -> None:
 
 
 def of_pairs(pairs: list[tuple[str, str]]) -> Any:
-    return load([{"text_a": a, "text_b": b, "label": "xy"[i % 2]} for i, (a, b) in enumerate(pairs)])
+    return open_data([{"text_a": a, "text_b": b, "label": "xy"[i % 2]} for i, (a, b) in enumerate(pairs)])
 
 
 def test_rows_without_text_or_label_are_left_out_and_counted() -> None:
@@ -160,7 +160,7 @@ def test_rows_without_text_or_label_are_left_out_and_counted() -> None:
         {"text": "d", "label": float("nan")},
         {"text": "e", "label": "y"},
     ]
-    table = load(rows)
+    table = open_data(rows)
     assert table.texts(range(2)) == ["a", "e"]
     assert table.left_out == {"without text": 3, "without label": 3}
     assert "no row of 'the data' has a text" in failure([{"text": "a", "label": None}], text="text", label="label")
@@ -169,7 +169,7 @@ def test_rows_without_text_or_label_are_left_out_and_counted() -> None:
 def test_half_a_surrogate_pair_does_not_crash(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "a \\ud800 b", "label": "x"}\n{"text": "c", "label": "\\udfff"}\n')
-    assert load(path).text(0) == "a ? b"
+    assert open_data(path).texts([0])[0] == "a ? b"
 
 
 def test_a_generator_is_read_once() -> None:
@@ -177,36 +177,41 @@ def test_a_generator_is_read_once() -> None:
         for i in range(2000):
             yield {"text": f"text {i}", "label": "xyz"[i % 3]}
 
-    table = load(stream())
+    table = open_data(stream())
     assert len(table) == 2000
-    assert table.text(1999) == "text 1999"
+    assert table.texts([1999])[0] == "text 1999"
 
 
-def test_texts_can_be_read_without_labels() -> None:
-    table = load([{"text": "a", "label": "only"}, {"text": "b"}], need_label=False)
-    assert table.texts([1, 0]) == ["b", "a"]
-    assert table.values.tolist() == [-1, -1]
+def test_rows_are_the_places_of_the_examples_in_their_source() -> None:
+    rows: list[dict[str, Any]] = [
+        {"text": "a", "label": "x"},
+        {"text": " ", "label": "x"},
+        {"text": "b", "label": None},
+    ]
+    found = open_data([*rows, {"text": "c", "label": "y"}], text="text", label="label")
+    assert found.rows.tolist() == [0, 3]
+    assert found.left_out == {"without text": 1, "without label": 1}
 
 
 def test_like_gives_a_second_file_the_same_labels(tmp_path: Path) -> None:
-    train = load([{"body": "a", "Topic": 3}, {"body": "b", "Topic": 1}, {"body": "c", "Topic": 2}])
-    second = load(csv_file(tmp_path / "val.csv", [{"body": "x", "Topic": 3}]), like=train)
+    train = open_data([{"body": "a", "Topic": 3}, {"body": "b", "Topic": 1}, {"body": "c", "Topic": 2}])
+    second = open_data(csv_file(tmp_path / "val.csv", [{"body": "x", "Topic": 3}]), like=train.schema)
     assert (second.labels, second.values.tolist(), second.kind) == ((1, 2, 3), [2], "classify")
-    renamed = load([{"text": "x", "label": 2}], like=train)
-    assert (renamed.columns, renamed.values.tolist()) == (Columns("text", None, "label"), [1])
+    renamed = open_data([{"text": "x", "label": 2}], like=train.schema)
+    assert (renamed.columns, renamed.values.tolist()) == ({"text": "text", "pair": None, "label": "label"}, [1])
     message = failure(
-        csv_file(tmp_path / "val.csv", [{"body": "x", "Topic": 3}, {"body": "y", "Topic": 33}]), like=train
+        csv_file(tmp_path / "val.csv", [{"body": "x", "Topic": 3}, {"body": "y", "Topic": 33}]), like=train.schema
     )
     assert "row 3 of 'val.csv': unknown label '33'" in message
     assert "'1', '2', '3'" in message
-    assert "two texts a row" in failure([{"text_a": "x", "text_b": "y", "label": 2}], like=train)
+    assert "two texts a row" in failure([{"text_a": "x", "text_b": "y", "label": 2}], like=train.schema)
 
 
 def test_like_a_regression_takes_whole_numbers_too() -> None:
     train = of([0.5, 1, 2])
-    assert of([1, 1], like=train).values.tolist() == [1.0, 1.0]
+    assert of([1, 1], like=train.schema).values.tolist() == [1.0, 1.0]
     with pytest.raises(DataError, match="row 2"):
-        of([1, "high"], like=train)
+        of([1, "high"], like=train.schema)
 
 
 @pytest.mark.parametrize("bad", ["nan", "inf", float("nan"), float("-inf"), "1e60", "1_000"])
@@ -236,8 +241,8 @@ def test_labels_that_cannot_be_learnt_are_refused() -> None:
     with pytest.raises(DataError, match="1000 different"):
         of([*range(2000), "a"])
     for several in (["a", "b"], {"a": 1}):
-        with pytest.raises(DataError, match="one label per row"):
-            of(["a", several])
+        with pytest.raises(DataError, match=r"row 601 of 'the data': the label is a .*one label per row"):
+            of([*["a", "b"] * 300, several])
 
 
 def test_a_text_that_is_a_list_is_refused() -> None:
@@ -258,6 +263,6 @@ def test_the_texts_file_leaves_no_name_behind(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(module.tempfile, "tempdir", str(tmp_path))
     table = of(["a", "b"])
     assert list(tmp_path.iterdir()) == []
-    assert table.text(1) == "text 1"
+    assert table.texts([1])[0] == "text 1"
     del table
     gc.collect()

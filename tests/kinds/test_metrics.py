@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn import metrics as sk
 
+from adaptree import kinds
 from adaptree.errors import DataError, UsageError
 from adaptree.kinds import metrics
 
@@ -26,6 +28,16 @@ def classified(gold: list[int], predicted: list[int]) -> dict[str, float]:
         }
 
 
+def score(kind: str, gold: Any, predicted: Any, **options: Any) -> dict[str, float]:
+    found = metrics.classification if kind == "classify" else metrics.regression
+    return found(gold, predicted, **options)
+
+
+def intervals(kind: str, gold: Any, predicted: Any, **options: Any) -> dict[str, tuple[float, float]]:
+    found = metrics.classification_intervals if kind == "classify" else metrics.regression_intervals
+    return found(gold, predicted, **options)
+
+
 rows = st.integers(1, 5).flatmap(
     lambda k: st.tuples(st.just(k), st.lists(st.tuples(st.integers(0, k - 1), st.integers(0, k - 1)), min_size=1))
 )
@@ -36,7 +48,7 @@ rows = st.integers(1, 5).flatmap(
 def test_classify_agrees_with_scikit_learn(case: tuple[int, list[tuple[int, int]]]) -> None:
     k, pairs = case
     gold, predicted = [a for a, _ in pairs], [b for _, b in pairs]
-    found = metrics.score("classify", gold, predicted, labels=[f"label {i}" for i in range(k)])
+    found = metrics.classification(gold, predicted, labels=[f"label {i}" for i in range(k)])
     for name, value in classified(gold, predicted).items():
         assert found[name] == pytest.approx(value, abs=1e-12), name
     assert ("f1" in found) == (k == 2)
@@ -46,15 +58,15 @@ def test_classify_agrees_with_scikit_learn(case: tuple[int, list[tuple[int, int]
 
 
 def test_the_second_label_is_the_positive_one() -> None:
-    found = metrics.score("classify", ["ham", "ham", "spam", "spam"], ["ham", "ham", "ham", "spam"])
+    found = metrics.classification(["ham", "ham", "spam", "spam"], ["ham", "ham", "ham", "spam"])
     assert (found["precision"], found["recall"]) == (1.0, 0.5)
 
 
 def test_labels_and_their_positions_score_the_same() -> None:
     names = ["c", "a", "b"]
     gold, predicted = [0, 1, 2, 2, 1], [0, 2, 2, 1, 1]
-    by_name = metrics.score("classify", [names[i] for i in gold], [names[i] for i in predicted])
-    assert metrics.score("classify", np.array(gold), np.array(predicted), labels=names) == by_name
+    by_name = metrics.classification([names[i] for i in gold], [names[i] for i in predicted])
+    assert metrics.classification(np.array(gold), np.array(predicted), labels=names) == by_name
 
 
 values = st.integers(-3, 3).map(float) | st.floats(-100, 100, allow_nan=False).map(lambda x: round(x, 3))
@@ -64,7 +76,7 @@ values = st.integers(-3, 3).map(float) | st.floats(-100, 100, allow_nan=False).m
 @given(st.lists(st.tuples(values, values), min_size=2, max_size=40))
 def test_regress_agrees_with_scipy_and_scikit_learn(pairs: list[tuple[float, float]]) -> None:
     gold, predicted = np.array([a for a, _ in pairs]), np.array([b for _, b in pairs])
-    found = metrics.score("regress", gold, predicted)
+    found = metrics.regression(gold, predicted)
     constant = np.ptp(gold) == 0 or np.ptp(predicted) == 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -82,28 +94,28 @@ def test_regress_agrees_with_scipy_and_scikit_learn(pairs: list[tuple[float, flo
 
 @pytest.mark.parametrize("constant", [0.1, 1 / 3, 1e9, -7.0])
 def test_a_constant_has_no_correlation(constant: float) -> None:
-    found = metrics.score("regress", [1.0, 2.0, 4.0], [constant] * 3)
+    found = metrics.regression([1.0, 2.0, 4.0], [constant] * 3)
     assert found["pearson"] == found["spearman"] == 0.0
-    assert metrics.score("regress", [constant] * 3, [1.0, 2.0, 4.0])["pearson"] == 0.0
-    assert metrics.score("regress", [constant] * 3, [constant] * 3)["r2"] == 1.0
+    assert metrics.regression([constant] * 3, [1.0, 2.0, 4.0])["pearson"] == 0.0
+    assert metrics.regression([constant] * 3, [constant] * 3)["r2"] == 1.0
 
 
-@pytest.mark.parametrize(("kind", "labels"), [("classify", ["a", "b"]), ("classify", None), ("regress", None)])
-def test_no_rows_and_one_row_are_defined(kind: str, labels: list[str] | None) -> None:
-    assert set(metrics.score(kind, [], [], labels=labels).values()) == {0.0}
-    assert set(metrics.intervals(kind, [], [], labels=labels).values()) == {(0.0, 0.0)}
-    one = metrics.score(kind, [1], [1], labels=labels)
+@pytest.mark.parametrize(("kind", "options"), [("classify", {"labels": ["a", "b"]}), ("classify", {}), ("regress", {})])
+def test_no_rows_and_one_row_are_defined(kind: str, options: dict[str, Any]) -> None:
+    assert set(score(kind, [], [], **options).values()) == {0.0}
+    assert set(intervals(kind, [], [], **options).values()) == {(0.0, 0.0)}
+    one = score(kind, [1], [1], **options)
     assert all(math.isfinite(value) for value in one.values())
-    assert metrics.intervals(kind, [1], [1], labels=labels).keys() == one.keys()
+    assert intervals(kind, [1], [1], **options).keys() == one.keys()
 
 
 def test_a_prediction_that_is_not_a_number_shows_and_is_never_better() -> None:
-    found = metrics.score("regress", [1.0, 2.0], [1.0, math.nan])
+    found = metrics.regression([1.0, 2.0], [1.0, math.nan])
     assert math.isnan(found["mse"])
     assert metrics.better("mse", 3.0, math.nan)
     assert not metrics.better("mse", math.nan, 3.0)
     assert not metrics.better("mse", math.nan, math.nan)
-    assert metrics.score("regress", [1.0, 2.0], [1.0, math.inf])["mse"] == math.inf
+    assert metrics.regression([1.0, 2.0], [1.0, math.inf])["mse"] == math.inf
 
 
 def test_intervals_are_those_of_resampled_rows() -> None:
@@ -117,9 +129,9 @@ def test_intervals_are_those_of_resampled_rows() -> None:
         drawn: dict[str, list[float]] = {}
         for _ in range(600):
             picked = rng.integers(0, len(a), len(a))
-            for name, value in metrics.score(kind, a[picked], b[picked]).items():
+            for name, value in score(kind, a[picked], b[picked]).items():
                 drawn.setdefault(name, []).append(value)
-        found = metrics.intervals(kind, a, b, resamples=4000)
+        found = intervals(kind, a, b, resamples=4000)
         for name, seen in drawn.items():
             low, high = np.quantile(seen, [0.025, 0.975])
             assert found[name] == pytest.approx((low, high), abs=0.15 * (high - low)), name
@@ -128,7 +140,7 @@ def test_intervals_are_those_of_resampled_rows() -> None:
 def test_an_interval_of_the_accuracy_is_near_the_binomial_one() -> None:
     gold = [1] * 1000
     predicted = [1] * 900 + [0] * 100
-    low, high = metrics.intervals("classify", gold, predicted, labels=["a", "b"], resamples=5000)["accuracy"]
+    low, high = metrics.classification_intervals(gold, predicted, labels=["a", "b"], resamples=5000)["accuracy"]
     half = 1.96 * math.sqrt(0.9 * 0.1 / 1000)
     assert (low, high) == pytest.approx((0.9 - half, 0.9 + half), abs=0.003)
 
@@ -138,11 +150,11 @@ def test_intervals_repeat_hold_the_score_and_widen_with_the_level(kind: str) -> 
     rng = np.random.default_rng(0)
     gold = rng.integers(0, 4, 200)
     predicted = np.where(rng.random(200) < 0.8, gold, 0)
-    first = metrics.intervals(kind, gold, predicted, seed=5)
-    assert first == metrics.intervals(kind, gold, predicted, seed=5)
-    assert first != metrics.intervals(kind, gold, predicted, seed=6)
-    wide = metrics.intervals(kind, gold, predicted, seed=5, level=0.99)
-    for name, value in metrics.score(kind, gold, predicted).items():
+    first = intervals(kind, gold, predicted, seed=5)
+    assert first == intervals(kind, gold, predicted, seed=5)
+    assert first != intervals(kind, gold, predicted, seed=6)
+    wide = intervals(kind, gold, predicted, seed=5, level=0.99)
+    for name, value in score(kind, gold, predicted).items():
         assert wide[name][0] <= first[name][0] <= value <= first[name][1] <= wide[name][1]
 
 
@@ -152,13 +164,13 @@ def test_ten_thousand_rows_take_about_a_second(kind: str) -> None:
     gold = rng.integers(0, 50, 10_000) if kind == "classify" else rng.normal(size=10_000)
     predicted = np.where(rng.random(10_000) < 0.6, gold, gold[::-1])
     started = time.process_time()
-    metrics.intervals(kind, gold, predicted, labels=range(50) if kind == "classify" else None)
+    intervals(kind, gold, predicted, **({"labels": range(50)} if kind == "classify" else {}))
     assert time.process_time() - started < 4  # some 0.2 and 0.8 s alone on one core
 
 
 def test_main_metrics_and_what_is_better() -> None:
-    assert metrics.main_metric("classify", ["a", "b"]) == "accuracy"
-    assert metrics.main_metric("regress", None) == "pearson"
+    assert kinds.get("classify").metrics[0] == "accuracy"
+    assert kinds.get("regress").metrics[0] == "pearson"
     assert metrics.better("accuracy", 0.9, 0.8)
     assert not metrics.better("accuracy", 0.8, 0.8)
     assert metrics.better("mae", 0.8, 0.9)
@@ -166,29 +178,29 @@ def test_main_metrics_and_what_is_better() -> None:
 
 
 def test_a_mistyped_metric_gets_the_near_one() -> None:
-    assert metrics.check_metric("classify", "macro_f1") == "macro_f1"
+    assert kinds.get("classify").check_metric("macro_f1", ["a", "b", "c"]) == "macro_f1"
     with pytest.raises(UsageError, match="'macro_f1'"):
-        metrics.check_metric("classify", "macrof1")
+        kinds.get("classify").check_metric("macrof1", ["a"])
     with pytest.raises(UsageError, match="--metric pearson"):
-        metrics.check_metric("regress", "xyz")
-    with pytest.raises(UsageError, match=r"no metrics for kind 'clasify'.*Did you mean 'classify'"):
-        metrics.main_metric("clasify", None)
+        kinds.get("regress").check_metric("xyz", ())
+    with pytest.raises(UsageError, match=r"no kind 'clasify'.*Did you mean 'classify'"):
+        kinds.get("clasify")
 
 
 def test_f1_asks_for_two_labels() -> None:
-    assert metrics.check_metric("classify", "f1", ["a", "b"]) == "f1"
+    assert kinds.get("classify").check_metric("f1", ["a", "b"]) == "f1"
     with pytest.raises(UsageError, match=r"here are 3\..*macro_f1"):
-        metrics.check_metric("classify", "f1", ["a", "b", "c"])
+        kinds.get("classify").check_metric("f1", ["a", "b", "c"])
 
 
 def test_input_that_does_not_fit_is_said() -> None:
     with pytest.raises(DataError, match="2 gold values but 1 predicted"):
-        metrics.score("classify", [0, 1], [0])
+        metrics.classification([0, 1], [0])
     with pytest.raises(DataError, match="from 0 to 1"):
-        metrics.score("classify", [0, 2], [0, 1], labels=["a", "b"])
+        metrics.classification([0, 2], [0, 1], labels=["a", "b"])
     with pytest.raises(DataError, match="from 0 to 1"):
-        metrics.score("classify", ["a", "b"], ["a", "b"], labels=["a", "b"])
+        metrics.classification(["a", "b"], ["a", "b"], labels=["a", "b"])
     with pytest.raises(DataError, match="one number a row"):
-        metrics.score("regress", [[1.0], [2.0]], [[1.0], [2.0]])
+        metrics.regression([[1.0], [2.0]], [[1.0], [2.0]])
     with pytest.raises(UsageError, match="level"):
-        metrics.intervals("regress", [1.0], [1.0], level=95)
+        metrics.regression_intervals([1.0], [1.0], level=95)

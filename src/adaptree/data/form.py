@@ -1,0 +1,216 @@
+"""How the rows of a file become the inputs and the targets of a kind of task."""
+
+from __future__ import annotations
+
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from adaptree.data.columns import guess
+from adaptree.errors import DataError, near
+
+if TYPE_CHECKING:
+    from adaptree.data.dataset import Schema
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Form(ABC):
+    """The form of one file. Inputs and targets are JSON values: they are kept as bytes, and parsed when needed."""
+
+    needs: ClassVar[str] = ""
+    """What a file must have, for the error that refuses another."""
+    input_columns: ClassVar[tuple[str, ...]] = ("text",)
+    """Keys of `columns` that an input is made of; --text and --text-pair name the first two."""
+    empty: ClassVar[Any] = None
+    """The input that stands for a row without one, for kinds that can predict it."""
+    one_value: ClassVar[bool] = False
+    """Whether a target is one label or one number, which is kept in an array and not as JSON."""
+    labels_of: ClassVar[str] = "rows"
+    """What has labels: 'rows', or 'words' where a row has one for each word."""
+    many_label_columns: ClassVar[bool] = False
+    """Whether --label may name several columns, with commas between them."""
+    columns: dict[str, str | None]
+    """Which columns of the file are read, by their part; kept in a task's record."""
+    why: str
+    """Why the file is taken to be of this kind, as `adaptree check` says it."""
+
+    @classmethod
+    @abstractmethod
+    def guess(cls, names: Sequence[str], sample: Sequence[Row], columns: Mapping[str, str | None]) -> Form | None:
+        """Return the form of a file with these column names and first rows; None when it has another.
+
+        `columns` are those that the user named (text, pair, label, or None); raise DataError where one is missing.
+        """
+
+    @classmethod
+    def like(
+        cls, names: Sequence[str], sample: Sequence[Row], columns: Mapping[str, str | None], schema: Schema
+    ) -> Form:
+        """Return the form of a file that must fit a schema; its columns are the schema's wherever the file has them."""
+        form, why = cls.guess(names, sample, columns), f"as in '{schema.name}'"
+        if form is None:
+            return cls(dict(schema.columns), why)
+        named = any(column is not None for column in columns.values())
+        return form if named or not cls._has(names, schema) else replace(form, columns=dict(schema.columns), why=why)
+
+    @classmethod
+    def _has(cls, names: Sequence[str], schema: Schema) -> bool:
+        """Whether a file has all columns of a schema."""
+        wanted = [column for key, column in schema.columns.items() if column and key != "separator"]
+        return all(name in names for column in wanted for name in ([column] if column in names else column.split(",")))
+
+    @abstractmethod
+    def input(self, row: Row, number: int, name: str) -> Any | None:
+        """Return a row's input, None when it has none; raise DataError, with row and file, when it cannot be read."""
+
+    @abstractmethod
+    def target(self, row: Row, given: Any, number: int, name: str) -> Any | None:
+        """Return what is right for the row's input, None when the row does not say."""
+
+    @abstractmethod
+    def text(self, given: Any) -> str | tuple[str, str]:
+        """Return an input as plain text, or as a pair."""
+
+    def key(self, given: Any) -> str:
+        """Return what makes two inputs the same: such examples stay on one side of a split."""
+        text = self.text(given)
+        return " ".join((text if isinstance(text, str) else "\0".join(text)).split())
+
+    def labels(self, target: Any) -> Iterable[str]:
+        """Return the labels in a target, for kinds that have some."""
+        return ()
+
+    def pack(self, given: Any, target: Any) -> tuple[bytes, ...]:
+        """Return an example as bytes: the first two parts are kept, all are in the data's digest."""
+        return _json(given), _json(target)
+
+    def for_prediction(self, first: Row, columns: Mapping[str, str | None], task: str) -> Form:
+        """Return this form with inputs from the columns that a user names; `first` is a file's first row."""
+        named = {key: columns[word] for key, word in zip(self.input_columns, ("text", "pair"), strict=False)
+                 if columns.get(word)}  # fmt: skip
+        form = replace(self, columns={**self.columns, **named})
+        if missing := [
+            column for key in self.input_columns if (column := form.columns.get(key)) and column not in first
+        ]:
+            raise DataError(
+                f"no column '{missing[0]}', which the task '{task}' reads; the columns are {listed(list(first))}.",
+                hint=near(missing[0], list(first)) or "--text COL --text-pair COL",
+            )
+        return form
+
+    def read(self, row: Row, number: int, name: str) -> Any:
+        """Return the input of a row to predict; raise DataError when it has none."""
+        given = self.input(row, number, name)
+        if given is None and self.empty is None:
+            columns = listed([column for key in self.input_columns if (column := self.columns.get(key))])
+            raise DataError(
+                f"row {number} of '{name}' has nothing in {columns}.", hint="Fill it in, or remove the row."
+            )
+        return self.empty if given is None else given
+
+
+@dataclass(frozen=True)
+class TextForm(Form):
+    """Inputs are one text, or the two of a pair; what the targets are is for a subclass to say."""
+
+    input_columns: ClassVar[tuple[str, ...]] = ("text", "pair")
+
+    def _texts(self, row: Row, number: int, name: str) -> str | tuple[str, str]:
+        text, pair = str(self.columns["text"]), self.columns.get("pair")
+        first = as_text(row.get(text), number, text, name)
+        return first if pair is None else (first, as_text(row.get(pair), number, pair, name))
+
+    def input(self, row: Row, number: int, name: str) -> str | tuple[str, str] | None:
+        given = self._texts(row, number, name)
+        blank = not given.strip() if isinstance(given, str) else not (given[0].strip() or given[1].strip())
+        return None if blank else given
+
+    def text(self, given: Any) -> str | tuple[str, str]:
+        return given if isinstance(given, str) else (given[0], given[1])
+
+    def for_prediction(self, first: Row, columns: Mapping[str, str | None], task: str) -> Form:
+        """Where the file lacks the columns that the task was trained on, others are guessed."""
+        text, pair = columns.get("text"), columns.get("pair")
+        trained = self.columns["text"], self.columns.get("pair")
+        if text is None and pair is None and trained[0] in first and (trained[1] is None or trained[1] in first):
+            return self
+        found = guess(list(first), [first], text=text, pair=pair, need_label=False)
+        if trained[1] and not found.pair:
+            raise DataError(
+                f"the task '{task}' takes two texts, and one column of text was found ('{found.text}').",
+                hint="--text COL --text-pair COL",
+            )
+        return replace(self, columns={**self.columns, "text": found.text, "pair": found.pair if trained[1] else None})
+
+    def read(self, row: Row, number: int, name: str) -> str | tuple[str, str]:
+        return self._texts(row, number, name)  # an empty text has a prediction too
+
+
+@dataclass(frozen=True)
+class LabelForm(TextForm):
+    """A text or a pair, and one label or number. Texts are kept as they are, so that long files are read quickly."""
+
+    needs: ClassVar[str] = "A text, and a label."
+    one_value: ClassVar[bool] = True
+
+    @classmethod
+    def guess(cls, names: Sequence[str], sample: Sequence[Row], columns: Mapping[str, str | None]) -> LabelForm:
+        found = guess(names, sample, text=columns.get("text"), pair=columns.get("pair"), label=columns.get("label"))
+        return cls({"text": found.text, "pair": found.pair, "label": found.label}, "")
+
+    @classmethod
+    def like(
+        cls, names: Sequence[str], sample: Sequence[Row], columns: Mapping[str, str | None], schema: Schema
+    ) -> LabelForm:
+        wanted = {part: schema.columns.get(part) for part in ("text", "pair", "label")}
+        named = any(column is not None for column in columns.values())
+        if not named and all(column is None or column in names for column in wanted.values()):
+            return cls(wanted, "")
+        form = cls.guess(names, sample, columns)
+        if (form.columns["pair"] is None) != (wanted["pair"] is None):
+            one, two = ("one text", "two") if form.columns["pair"] is None else ("two texts", "one")
+            raise DataError(
+                f"the file has {one} a row, '{schema.name}' has {two}.", hint="Say which: --text COL --text-pair COL"
+            )
+        return form
+
+    def target(self, row: Row, given: Any, number: int, name: str) -> Any | None:
+        return row.get(str(self.columns["label"]))
+
+    def key(self, given: Any) -> str:
+        return " ".join(given.split()) if isinstance(given, str) else "\0".join(" ".join(t.split()) for t in given)
+
+    def pack(self, given: Any, target: Any) -> tuple[bytes, ...]:
+        first, second = (given, "") if isinstance(given, str) else given
+        # half a surrogate pair, which JSON can hold, is no text
+        return first.encode(errors="replace"), second.encode(errors="replace"), target.encode(errors="replace")
+
+
+def as_text(value: Any, number: int, column: str, name: str = "the data") -> str:
+    """Return a cell as a text, "" where it is absent; raise DataError for lists and the like."""
+    if isinstance(value, str):
+        return value
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, int | float | np.generic):
+        return str(value)
+    raise DataError(
+        f"row {number} of '{name}': column '{column}' holds a {type(value).__name__}, not a text.",
+        hint="Choose another column with --text COL.",
+    )
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first names in quotes, for a message."""
+    return ", ".join(f"'{name[:60]}'" for name in names[:20])
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode(errors="replace")

@@ -1,0 +1,122 @@
+"""Open a data file as examples of a kind: the one that the user names, or the first that the file fits."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adaptree import kinds
+from adaptree.data.dataset import Dataset, Schema, build
+from adaptree.data.form import Form, listed
+from adaptree.data.read import Row, Source, name_of, rows
+from adaptree.errors import DataError
+
+if TYPE_CHECKING:
+    from adaptree.kinds.kind import Kind
+    from adaptree.tasks.record import Record
+
+SAMPLE_ROWS, SAMPLE_CHARACTERS = 500, 4 << 20
+"""How much of a file its form is guessed from."""
+REPORTED = 20_000
+"""Rows from one `reading` event to the next."""
+Columns = Mapping[str, str | None]
+"""Columns that the user named: text, pair and label."""
+Reader = Callable[[Mapping[str, Any], int, str], Any]
+"""Makes an input of a row, its number and the file's name."""
+
+
+def open_data(
+    source: Source,
+    *,
+    text: str | None = None,
+    pair: str | None = None,
+    label: str | None = None,
+    kind: str | None = None,
+    encoding: str = "utf-8",
+    like: Schema | None = None,
+    unknown: bool = False,
+    on_event: Callable[[dict[str, Any]], None] = lambda event: None,
+) -> Dataset:
+    """Read a file once; `like` gives a validation or test file the columns, kind and labels of the training file.
+
+    With `unknown`, labels that `like` does not have are counted and not refused. `reading` events tell how far a long
+    file is read.
+    """
+    name = name_of(source)
+    sample, stream = _peek(_reporting(rows(source, encoding=encoding), name, on_event))
+    names = list(dict.fromkeys(itertools.chain.from_iterable(sample)))
+    columns = {"text": text, "pair": pair, "label": label}
+    if like is not None:
+        owner = kinds.get(like.kind)
+        form, owners = owner.form.like(names, sample, columns, like), [owner]
+    else:
+        form, owners = _guess(name, names, sample, columns, kind)
+    return build(name, form, owners, stream, sample=sample, schema=like, unknown=unknown)
+
+
+def reader_for(task: Record, first: Mapping[str, Any], columns: Columns) -> Reader:
+    """Return how the rows of a file become a task's inputs: by the columns named, else those that it was trained on.
+
+    `first` is the file's first row.
+    """
+    form = kinds.get(task.kind).form(dict(task.columns), "")
+    return form.for_prediction(first, columns, task.name).read
+
+
+def _guess(
+    name: str, names: Sequence[str], sample: Sequence[Mapping[str, Any]], columns: Columns, kind: str | None
+) -> tuple[Form, list[type[Kind]]]:
+    """Return the form of a file, and the kinds that have it: the labels decide among those."""
+    tried = _candidates(name, names, columns.get("label"), kind)
+    for each in tried:
+        form = each.form.guess(names, sample, columns)
+        if form is not None:
+            return form, [other for other in tried if other.form is each.form]
+    needs = f"kind {kind} needs" if kind else "any kind needs"
+    raise DataError(
+        f"'{name}' has not what {needs}; its columns are {listed(names)}.",
+        hint=kinds.get(kind).form.needs if kind else "",
+    )
+
+
+def _candidates(name: str, names: Sequence[str], label: str | None, kind: str | None) -> list[type[Kind]]:
+    """Return the kinds that a file may be of, in the order in which they are tried."""
+    if kind is not None:
+        kinds.get(kind)
+        found = [each for each in kinds.KINDS.values() if kind in (each.name, each.family)]
+    else:
+        kinds.load_plugins(strict=False)
+        ends = Path(name).suffixes[-2:]
+        found = [
+            each
+            for each in kinds.KINDS.values()
+            if each.priority is not None and (not each.endings or set(each.endings) & set(ends))
+        ]
+        if label and label not in names and "," in label:
+            found = [each for each in found if each.form.many_label_columns]
+    return sorted(found, key=lambda each: (each.priority is None, each.priority or 0, each.name))
+
+
+def _peek(stream: Iterator[Row]) -> tuple[list[dict[str, Any]], Iterator[Row]]:
+    """Return the first rows without their numbers, and all rows from the first on."""
+    first: list[Row] = []
+    characters = 0
+    for item in stream:
+        first.append(item)
+        characters += sum(len(value) for value in item[1].values() if isinstance(value, str))
+        if len(first) >= SAMPLE_ROWS or characters > SAMPLE_CHARACTERS:
+            break
+    return [row for _, row in first], itertools.chain(first, stream)
+
+
+def _reporting(stream: Iterator[Row], name: str, on_event: Callable[[dict[str, Any]], None]) -> Iterator[Row]:
+    """Yield the rows of a stream, and send an event with their number from time to time."""
+    count = 0
+    for count, row in enumerate(stream, 1):
+        if count % REPORTED == 0:
+            on_event({"event": "reading", "name": name, "rows": count, "done": False})
+        yield row
+    if count >= REPORTED:
+        on_event({"event": "reading", "name": name, "rows": count, "done": True})
