@@ -62,7 +62,7 @@ class Form(ABC):
 
     @classmethod
     def _has(cls, names: Sequence[str], schema: Schema) -> bool:
-        """Whether a file has all columns of a schema."""
+        """Return whether a file has all columns of a schema."""
         wanted = [column for key, column in schema.columns.items() if column and key != "separator"]
         return all(name in names for column in wanted for name in ([column] if column in names else column.split(",")))
 
@@ -136,7 +136,7 @@ class TextForm(Form):
         return given if isinstance(given, str) else (given[0], given[1])
 
     def for_prediction(self, first: Row, columns: Mapping[str, str | None], task: str) -> Form:
-        """Where the file lacks the columns that the task was trained on, others are guessed."""
+        """Return this form; where the file lacks the columns that the task was trained on, others are guessed."""
         text, pair = columns.get("text"), columns.get("pair")
         trained = self.columns["text"], self.columns.get("pair")
         if text is None and pair is None and trained[0] in first and (trained[1] is None or trained[1] in first):

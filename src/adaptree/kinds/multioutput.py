@@ -123,7 +123,7 @@ class Multioutput(Kind):
         return np.asarray(out.double().numpy() * np.array(self.stds) + np.array(self.means))
 
     def changed(self, exact: Out, out: Out, examples: Sequence[Example]) -> int:
-        """Those of which a number moves by more than a tenth of its standard deviation."""
+        """Return how many have a number that moves by more than a tenth of its standard deviation."""
         return int(((exact - out).abs() > 0.1).any(-1).sum())
 
     def predictions(

@@ -79,7 +79,7 @@ class Regress(Windowed):
         return (self._means(out, examples).double().squeeze(-1) * self.std + self.mean).numpy()
 
     def changed(self, exact: Out, out: Out, examples: Sequence[Example]) -> int:
-        """Those that move by more than a tenth of the targets' standard deviation."""
+        """Return how many move by more than a tenth of the targets' standard deviation."""
         return int(((self._means(exact, examples) - self._means(out, examples)).abs() > 0.1).sum())
 
     def predictions(
