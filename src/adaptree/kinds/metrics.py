@@ -20,8 +20,8 @@ Ints = NDArray[np.int64]
 Label = str | int
 Values = Sequence[Any] | NDArray[Any]
 
-LOWER_IS_BETTER = {"mse", "mae", "perplexity", "loss"}
-"""Names of metrics; a kind adds its own (`Kind.lower_is_better`)."""
+LOWER_IS_BETTER = {"loss"}
+"""Names of metrics, to which every kind adds its own (`Kind.lower_is_better`)."""
 REGRESSION = ("pearson", "spearman", "mse", "mae", "r2")
 
 

@@ -49,6 +49,10 @@ class MultioutputForm(TextForm):
             f"{', '.join(repr(name) for name in several)} are numbers",
         )
 
+    @staticmethod
+    def column_names(columns: Mapping[str, Any]) -> list[str]:
+        return [column for column in (columns["text"], columns.get("pair"), *columns["numbers"].split(",")) if column]
+
     @property
     def names(self) -> list[str]:
         return str(self.columns["numbers"]).split(",")
@@ -92,6 +96,7 @@ class Multioutput(Kind):
     family: ClassVar[str] = "regress"
     form: ClassVar[type[Form]] = MultioutputForm
     metrics: ClassVar[tuple[str, ...]] = metrics.REGRESSION
+    lower_is_better: ClassVar[tuple[str, ...]] = ("mse", "mae")
     priority: ClassVar[int | None] = 50
     majority: ClassVar[str] = "mean"
     target_name: ClassVar[str] = "number"

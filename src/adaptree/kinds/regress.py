@@ -33,6 +33,7 @@ class Regress(Windowed):
     name: ClassVar[str] = "regress"
     form: ClassVar[type[Form]] = LabelForm
     metrics: ClassVar[tuple[str, ...]] = metrics.REGRESSION
+    lower_is_better: ClassVar[tuple[str, ...]] = ("mse", "mae")
     priority: ClassVar[int | None] = 91
     numeric: ClassVar[bool] = True
     baselines: ClassVar[bool] = True
