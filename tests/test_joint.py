@@ -238,7 +238,7 @@ def test_a_head_without_rows_in_a_batch_still_takes_the_step(base: Base, joined:
 def test_each_file_becomes_a_task_with_the_shared_adapters_and_a_head_of_its_own(trained: list[Bound]) -> None:
     records = [bound.task.record for bound in trained]
     assert [record.name for record in records] == ["all/words-of-2024", "all/lions", "all/tags", "all/labels"]
-    assert [record.kind for record in records] == ["classify", "regress", "tag", "classify"]
+    assert [record.kind for record in records] == ["classify", "regress", "tag", "multilabel"]
     assert all(record.extra["joint"] == {"tasks": [r.name for r in records], "temperature": 2.0} for record in records)
     assert all(record.extra["saw"] == {r.data["digest"]: r.name for r in records} for record in records)
     shared = {name for name in trained[0].task.weights if not name.startswith("head.")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,10 +14,13 @@ from sklearn import metrics as reference
 from tests.bases import FILLER, WORDS, tiny_base
 
 import adaptree as at
+from adaptree import kinds
 from adaptree.cli import main
 from adaptree.errors import UsageError
+from adaptree.kinds.joint import Joint
 from adaptree.kinds.multilabel import Multilabel
 from adaptree.kinds.multioutput import Multioutput
+from adaptree.tasks.task import Record
 
 NAMES = sorted(WORDS)
 
@@ -160,3 +163,31 @@ def test_several_labels_from_the_command_line(base: Any, tmp_path: Path, capsys:
     assert set(json.loads(capsys.readouterr().out.splitlines()[0])) == {"labels", "scores"}
     assert main(["predict", "topics", "the lion", *store]) == 0
     assert main(["show", "topics", *store]) == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "extra", "now"),
+    [
+        ("classify", {"several": True, "threshold": 0.3}, "multilabel"),
+        ("regress", {"targets": ["a"], "means": [0.0], "stds": [1.0]}, "multioutput"),
+        ("classify", {}, "classify"),
+        ("regress", {"mean": 0.0, "std": 1.0}, "regress"),
+    ],
+)
+def test_a_record_written_when_these_were_no_kinds_is_read_as_one_of_them(
+    kind: str, extra: dict[str, Any], now: str
+) -> None:
+    written = Record(name="t", kind=kind, labels=["x", "y"], method="houlsby:4", base={}, extra=extra)
+    read = Record.from_json(json.loads(json.dumps(written.to_json())))
+    assert read.kind == now
+    assert "several" not in read.extra
+    assert kinds.get(read.kind).from_record(read, cast(Any, None)).name == now
+
+
+def test_what_was_chosen_on_validation_comes_back_from_its_state() -> None:
+    kind = Multilabel(("x", "y"), threshold=0.3)
+    fresh = Multilabel(("x", "y"))
+    assert fresh.with_state(json.loads(json.dumps(kind.state()))) == kind
+    joint = Joint((kind, Multioutput(("a",), (0.0,), (1.0,))), ("one", "two"), ("f1", "pearson"))
+    anew = Joint((fresh, joint.kinds[1]), joint.names, joint.judged)
+    assert anew.with_state(json.loads(json.dumps(joint.state()))) == joint

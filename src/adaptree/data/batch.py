@@ -22,7 +22,7 @@ POOL = 8192
 
 
 def canonical(length: int) -> int:
-    """The length that a row is computed at: in steps of 8 up to 64, then in steps of an eighth of the power of two."""
+    """Return the length that a row is computed at: steps of 8 up to 64, then of an eighth of the power of two."""
     step = 8
     while length > 8 * step:
         step *= 2
@@ -30,7 +30,7 @@ def canonical(length: int) -> int:
 
 
 def group(lengths: Sequence[int], batch_size: int) -> list[np.ndarray[Any, Any]]:
-    """Positions in batches of one canonical length, in their given order within a length."""
+    """Return positions in batches of one canonical length, in their given order within a length."""
     sizes = np.array([canonical(n) for n in lengths])
     out = []
     for size in np.unique(sizes):
@@ -45,9 +45,9 @@ def epoch(
     batch_size: int,
     seed: Sequence[int],
 ) -> Iterator[tuple[np.ndarray[Any, Any], list[list[Encoding]]]]:
-    """One pass over the inputs in an order that depends on `seed` alone; every one once, the tail included.
+    """Yield batches of all examples, each once, in an order that depends on `seed` alone.
 
-    They are shuffled; within pools they are batched by the length of their longest row, and the pool's batches are
+    Examples are shuffled; within pools they are batched by the length of their longest row, and the pool's batches are
     shuffled again, so that no part of an epoch sees only short or only long texts.
     """
     rng = np.random.default_rng(list(seed))
@@ -61,7 +61,7 @@ def epoch(
 
 
 def collate(rows: Sequence[Encoding], pad_id: int, device: Any = "cpu") -> dict[str, Tensor]:
-    """Encoded rows as the model's inputs, padded to their canonical length."""
+    """Return encoded rows as the model's inputs, padded to their canonical length."""
     import torch
 
     T = canonical(max(len(row.ids) for row in rows))

@@ -47,7 +47,7 @@ def guess(
     label: str | None = None,
     need_label: bool = True,
 ) -> Columns:
-    """The columns said explicitly, and for the others those whose names or contents fit."""
+    """Return the columns that the user names, and for the others those whose names or contents fit."""
     chosen = [name for name in (text, pair, label) if name is not None]
     for name in chosen:
         if name not in names:
@@ -76,7 +76,7 @@ _SAY = "Say it: --text COL --label COL"
 
 
 class _Contents:
-    """What a sample of a column's values looks like."""
+    """What is known of a column from a sample of its values."""
 
     def __init__(self, name: str, values: list[Any]) -> None:
         present = [value for value in values if not _absent(value)]
@@ -126,7 +126,7 @@ def _known_pair(names: Sequence[str]) -> tuple[str, str] | tuple[None, None]:
 
 
 def _longest(candidates: Sequence[_Contents]) -> str | None:
-    """The column of longest strings; ids, files, dates and the like only when nothing else is there."""
+    """Return the column of longest strings; ids, files, dates and the like only when nothing else is there."""
     candidates = [c for c in candidates if not c.aside] or candidates
     return max(candidates, key=lambda c: c.length).name if candidates else None
 

@@ -10,7 +10,7 @@ from adaptree.errors import DataError
 
 
 def read_conll(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each sentence's words (the first column) and tags (the last), with the number of its first line."""
+    """Yield each sentence's words (the first column) and tags (the last), with the number of its first line."""
     tokens: list[str] = []
     tags: list[str] = []
     known, width = {"O"}, 2
@@ -42,7 +42,7 @@ def read_conll(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _fields(line: str) -> list[str]:
-    """A line's columns, none if it is blank. Where there is a tab, spaces belong to the words."""
+    """Return a line's columns, none if it is blank. Where there is a tab, spaces belong to the words."""
     if not line.strip():
         return []
     if "\t" in line:

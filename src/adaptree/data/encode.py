@@ -20,7 +20,7 @@ AT_ONCE = 100_000
 
 
 class Encoding(NamedTuple):
-    """What the model sees at once: a text or a pair, or a window of one."""
+    """One row of tokens: a text or a pair, or a window of one."""
 
     ids: np.ndarray[Any, Any]
     types: np.ndarray[Any, Any] | None
@@ -30,7 +30,7 @@ class Encoding(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """A text's word pieces, without special tokens and without a limit."""
+    """A text's tokens, without special ones and without a limit."""
 
     ids: np.ndarray[Any, Any]
     spans: np.ndarray[Any, Any]
@@ -61,7 +61,7 @@ class Encoder:
 
     @classmethod
     def load(cls, folder: Path, config: Mapping[str, Any], *, trust_remote_code: bool = False) -> Encoder:
-        """From tokenizer.json where there is one (quick), else through transformers."""
+        """Read tokenizer.json where there is one (quick), else load through transformers."""
         from tokenizers import Tokenizer
 
         path = folder / "tokenizer.json"
@@ -88,7 +88,7 @@ class Encoder:
         return cls(tokenizer, pad_id=int(config.get("pad_token_id") or 0), types=types)
 
     def encode(self, texts: Sequence[Text], max_length: int) -> list[Encoding]:
-        """Ids of at most `max_length` tokens, special ones included; the longer text of a pair is cut first."""
+        """Return ids of at most `max_length` tokens, special ones included; the longer text of a pair is cut first."""
         # A token is a few characters: what lies far behind the limit need not be looked at, however long the line.
         reach = 64 * max_length + 1024
         cut = [_cut(text, reach) for text in texts]
@@ -113,7 +113,7 @@ class Encoder:
         return -1 if found is None else int(found)
 
     def pieces(self, texts: Sequence[str]) -> list[Pieces]:
-        """The word pieces of whole texts, however long; a kind of task puts windows of them into rows with `row`."""
+        """Return the tokens of whole texts, however long; a kind of task puts windows of them into rows with `row`."""
         if any(len(text) > AT_ONCE for text in texts):
             return [self._long(text) for text in texts]
         with self._setting:
@@ -125,7 +125,7 @@ class Encoder:
         ]
 
     def _long(self, text: str) -> Pieces:
-        """A text a part at a time, cut before white space: the tokenizer needs a hundred times a text's memory."""
+        """Tokenize a text in parts, cut before white space: the tokenizer needs a hundred times a text's memory."""
         parts, start = [], 0
         while True:
             end = start + AT_ONCE
@@ -139,7 +139,7 @@ class Encoder:
                 return Pieces(*(np.concatenate([part[i] for part in parts]) for i in (0, 1)))
 
     def frame(self, *, pair: bool) -> Frame:
-        """The special tokens that this tokenizer puts around one text or two, learned from how it treats a letter."""
+        """Return the special tokens that this tokenizer puts around one text or two, as it does around a letter."""
         if pair not in self._frames:
             with self._setting:
                 self._tokenizer.no_truncation()
@@ -156,13 +156,13 @@ class Encoder:
         return self._frames[pair]
 
     def room(self, max_length: int, *, pair: bool) -> int:
-        """How many word pieces fit into a row."""
+        """Return how many tokens of text fit into a row."""
         return max_length - sum(map(len, self.frame(pair=pair)[:3]))
 
     def row(
         self, first: np.ndarray[Any, Any], second: np.ndarray[Any, Any] | None = None, *, at: Any = None
     ) -> Encoding:
-        """Word pieces of one text or two as a row, with the special tokens where this tokenizer puts them."""
+        """Return tokens of one text or two as a row, with the special tokens where this tokenizer puts them."""
         frame = self.frame(pair=second is not None)
         parts: list[Any] = [frame.before, first]
         if second is not None:
@@ -183,18 +183,18 @@ class Encoder:
         return int(self._tokenizer.get_vocab_size())
 
     def mask_id(self) -> int:
-        """The token that stands for a hidden word."""
+        """Return the token that stands for a hidden word."""
         for name in ("[MASK]", "<mask>"):
             if (found := self._tokenizer.token_to_id(name)) is not None:
                 return int(found)
         raise BaseError("this base's tokenizer has no mask token, so no words can be hidden.", hint="Choose a BERT.")
 
     def words(self) -> tuple[str, ...]:
-        """Every piece, by its number."""
+        """Return the spelling of every token, by its id."""
         return tuple(self._tokenizer.id_to_token(i) or "" for i in range(self.vocabulary))
 
     def lengths(self, texts: Sequence[Text]) -> list[int]:
-        """How many tokens each text has, uncut."""
+        """Return how many tokens each text has, uncut."""
         with self._setting:
             self._tokenizer.no_truncation()
             return [len(encoding.ids) for encoding in self._tokenizer.encode_batch(list(texts))]
@@ -207,5 +207,5 @@ def _cut(text: Text, reach: int) -> Text:
 
 
 def _whole(text: str) -> str:
-    """The text without half surrogate pairs, which JSON can hold and UTF-8 cannot."""
+    """Return the text without half surrogate pairs, which JSON can hold and UTF-8 cannot."""
     return text if text.isprintable() else text.encode(errors="replace").decode()

@@ -58,13 +58,13 @@ class Form(ABC):
         if form is None:
             return cls(dict(schema.columns), why)
         named = any(column is not None for column in columns.values())
-        return form if named or not cls._has(names, schema) else replace(form, columns=dict(schema.columns), why=why)
+        missing = any(name not in names for name in cls.column_names(schema.columns))
+        return form if named or missing else replace(form, columns=dict(schema.columns), why=why)
 
-    @classmethod
-    def _has(cls, names: Sequence[str], schema: Schema) -> bool:
-        """Whether a file has all columns of a schema."""
-        wanted = [column for key, column in schema.columns.items() if column and key != "separator"]
-        return all(name in names for column in wanted for name in ([column] if column in names else column.split(",")))
+    @staticmethod
+    def column_names(columns: Mapping[str, Any]) -> list[str]:
+        """Return the names of the file's columns that are read, of `columns` by their part."""
+        return [column for column in columns.values() if column]
 
     @abstractmethod
     def input(self, row: Row, number: int, name: str) -> Any | None:
@@ -136,7 +136,7 @@ class TextForm(Form):
         return given if isinstance(given, str) else (given[0], given[1])
 
     def for_prediction(self, first: Row, columns: Mapping[str, str | None], task: str) -> Form:
-        """Where the file lacks the columns that the task was trained on, others are guessed."""
+        """Return this form; where the file lacks the columns that the task was trained on, others are guessed."""
         text, pair = columns.get("text"), columns.get("pair")
         trained = self.columns["text"], self.columns.get("pair")
         if text is None and pair is None and trained[0] in first and (trained[1] is None or trained[1] in first):

@@ -14,7 +14,7 @@ CHUNK = 4096
 
 
 def rows_of(source: Any) -> Iterable[Any]:
-    """The rows of a pandas or polars frame or of a dataset; what is none of these is taken for rows itself."""
+    """Return the rows of a pandas or polars frame or of a dataset; any other iterable is taken for rows."""
     room = type(source).__module__.partition(".")[0]
     if room == "pandas" and hasattr(source, "iloc") and hasattr(source, "columns"):
         return _pandas(source)
@@ -42,7 +42,7 @@ def _pandas(frame: Any) -> Iterator[dict[str, Any]]:
 
 
 def _dataset(dataset: Any) -> Iterator[dict[str, Any]]:
-    """Rows of a Hugging Face dataset; a label that is a number there is the name that it stands for."""
+    """Yield the rows of a Hugging Face dataset, with names in the place of class numbers."""
     if isinstance(dataset, Mapping):  # its parts: train, validation, test
         listed = ", ".join(map(str, dataset))
         raise DataError(f"the dataset has several parts: {listed}.", hint='Give one of them: dataset["train"].')
@@ -60,7 +60,7 @@ def _dataset(dataset: Any) -> Iterator[dict[str, Any]]:
 
 
 def is_saved(path: Path) -> bool:
-    """Whether a folder is a dataset that was saved with `save_to_disk`."""
+    """Return whether a folder is a dataset that was saved with `save_to_disk`."""
     try:
         return any((path / name).is_file() for name in ("dataset_info.json", "dataset_dict.json"))
     except OSError:  # such as a name that is too long: whoever reads it says so
@@ -77,7 +77,7 @@ def from_folder(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def from_hub(name: str) -> Iterator[dict[str, Any]]:
-    """hf:NAME, hf:OWNER/NAME, with :SUBSET and @PART after it if need be (hf:glue:sst2@validation)."""
+    """Return the rows of hf:NAME or hf:OWNER/NAME, if need be with :SUBSET and @PART (hf:glue:sst2@validation)."""
     library = _library(f"fetching '{name}'")
     rest, _, part = name.removeprefix(HUB).partition("@")
     where, _, subset = rest.partition(":")
@@ -92,7 +92,7 @@ def from_hub(name: str) -> Iterator[dict[str, Any]]:
 
 
 def _part(found: Any, name: str) -> Any:
-    """The part to train on, where there are several."""
+    """Return the part to train on, where there are several."""
     if not isinstance(found, Mapping):
         return found
     if "train" in found:

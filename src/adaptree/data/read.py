@@ -31,7 +31,7 @@ UNPACK: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 
 
 def rows(source: Source, *, encoding: str = "utf-8") -> Iterator[Row]:
-    """Each row with the number to look for: its line in the file, or its place in an array or parquet file."""
+    """Yield each row with its number: its line in the file, or its place in an array or parquet file."""
     if not isinstance(source, str | os.PathLike):
         return _from_dicts(frames.rows_of(source))
     if str(source).startswith(frames.HUB):
@@ -56,7 +56,7 @@ def name_of(source: Source) -> str:
 
 
 def names(path: str | os.PathLike[str], *, encoding: str = "utf-8") -> list[str]:
-    """A file's columns; of json, where a row may lack some, those of all its rows in the order that they come in."""
+    """Return a file's columns; of json, where a row may lack some, those of all its rows."""
     found = rows(path, encoding=encoding)
     if not suffix(Path(path)).startswith((".json", ".ndjson")):
         return list(next(found)[1])
@@ -64,7 +64,7 @@ def names(path: str | os.PathLike[str], *, encoding: str = "utf-8") -> list[str]
 
 
 def suffix(path: Path) -> str:
-    """The file's format, such as '.csv' for both 'a.csv' and 'a.CSV.gz'; an unknown one is an error."""
+    """Return the file's format, such as '.csv' for 'a.csv' and 'a.CSV.gz'; raise DataError for an unknown one."""
     ends = [end.lower() for end in path.suffixes]
     packed = bool(ends) and ends[-1] in UNPACK
     inner = ends[-2:-1] if packed else ends[-1:]
@@ -108,7 +108,7 @@ def _empty(path: Path) -> DataError:
 
 
 def _guarded(path: Path, encoding: str, stream: Iterator[Row]) -> Iterator[Row]:
-    """The same rows; whatever the file does wrong becomes one clear line."""
+    """Yield the rows of a stream; turn whatever is wrong with the file into a DataError."""
     found = False
     try:
         for row in stream:
@@ -225,7 +225,7 @@ def _must_differ(names: list[str], path: Path) -> None:
 
 
 def _dialect(path: Path, encoding: str) -> dict[str, Any]:
-    """How fields are separated and quoted, from the file's first lines.
+    """Return how fields are separated and quoted, from the file's first lines.
 
     Many .csv files use semicolons; many .tsv files (GLUE's) do not quote, and a stray quote would swallow rows.
     """
@@ -284,7 +284,7 @@ def _from_columns(path: Path, encoding: str) -> Iterator[Row]:
 
 
 def _from_array(path: Path, encoding: str) -> Iterator[Row]:
-    """One object of the array after the other, with no more of the file in memory than a chunk and an object."""
+    """Yield the objects of an array one by one, with no more in memory than a chunk and an object."""
     decoder = json.JSONDecoder()
     with _open_text(path, encoding) as stream:
         buffer = stream.read(CHUNK)
@@ -315,7 +315,7 @@ def _from_array(path: Path, encoding: str) -> Iterator[Row]:
 
 
 def _cut_off(error: Exception, size: int) -> bool:
-    """Whether a decoding error may only mean that the buffer ends here."""
+    """Return whether a decoding error may only mean that the buffer ends here."""
     return isinstance(error, json.JSONDecodeError) and (error.msg.startswith("Unterminated") or error.pos > size - 16)
 
 

@@ -95,7 +95,7 @@ def _texts(dataset: Dataset) -> tuple[Keys, NDArray[np.int32], NDArray[np.int16]
 
 
 def _mix(keys: Keys, seed: int) -> Keys:
-    """splitmix64's finaliser: another order of all keys for every seed, without ties."""
+    """Return keys mixed by splitmix64's finaliser: another order for every seed, without ties."""
     z = keys + np.uint64(seed * 0x9E3779B97F4A7C15 % 2**64)
     z ^= z >> np.uint64(30)
     z *= np.uint64(0xBF58476D1CE4E5B9)
@@ -106,13 +106,13 @@ def _mix(keys: Keys, seed: int) -> Keys:
 
 
 def _first(texts: Rows, fraction: float) -> Rows:
-    """The first round(fraction · size) of a stratum's texts, but one at least on either side."""
+    """Return the first round(fraction · size) of a stratum's texts, but one at least on either side."""
     size = len(texts)
     return texts[: min(max(round(fraction * size), 1), size - 1)]
 
 
 def _capped(parts: list[Rows], repeats: NDArray[np.int32], most: int) -> list[Rows]:
-    """As many texts of each stratum, in their order and in fair shares, as make at most `most` rows."""
+    """Return as many texts of each stratum, in fair shares, as make at most `most` rows."""
     sizes = [int(repeats[part].sum()) for part in parts]
     total = sum(sizes)
     if total <= most:

@@ -11,7 +11,7 @@ _TYPES: dict[type, str] = {str: "a text", list: "a list", dict: "an object"}
 
 
 def read_squad(value: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Every question of SQuAD 1.1 or 2.0 with its context and answers, and its place in the file, from 1."""
+    """Yield every question of SQuAD 1.1 or 2.0 with its context and answers, and its number, from 1."""
     number = 0
     for article, at in _each(value, "data", ""):
         for row in [article] if "question" in article else _questions(article, at):
@@ -23,15 +23,15 @@ def _questions(article: dict[str, Any], at: str) -> Iterator[dict[str, Any]]:
     title = {"title": article["title"]} if "title" in article else {}
     for paragraph, here in _each(article, "paragraphs", at):
         context = _part(paragraph, "context", str, here)
-        for asked, there in _each(paragraph, "qas", here):
-            question = _part(asked, "question", str, there)
-            if "answers" in asked:
-                _part(asked, "answers", list, there)
-            yield title | asked | {"question": question, "context": context}
+        for item, there in _each(paragraph, "qas", here):
+            question = _part(item, "question", str, there)
+            if "answers" in item:
+                _part(item, "answers", list, there)
+            yield title | item | {"question": question, "context": context}
 
 
 def _each(holder: Mapping[str, Any], name: str, at: str) -> Iterator[tuple[dict[str, Any], str]]:
-    """The objects in a list, each with where it is."""
+    """Yield the objects in a list, each with its path."""
     for i, item in enumerate(_part(holder, name, list, at)):
         here = f"{_joined(at, name)}[{i}]"
         if not isinstance(item, dict):

@@ -13,7 +13,7 @@ LONGEST = 64
 
 
 def stem(source: object) -> str:
-    """What a task of this file may be called: its name without endings, in a-z, 0-9, '_' and '-'."""
+    """Return a name for a task of this file: the file's name without endings, in a-z, 0-9, '_' and '-'."""
     path = Path(os.fspath(source)) if isinstance(source, str | os.PathLike) else Path("data")
     while path.suffix.lower() in (*FORMATS, *UNPACK):
         path = path.with_suffix("")

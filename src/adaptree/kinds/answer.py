@@ -273,7 +273,7 @@ class Passage(NamedTuple):
     """(pieces, 2), from and to; empty for a piece of white space."""
 
     def pieces(self, target: Mapping[str, Any]) -> tuple[int, int] | None:
-        """The first and the last piece of the first answer; None where there is no answer, or no piece of it."""
+        """Return the first and the last piece of the first answer; None where there is no answer, or no piece of it."""
         if not target["answers"]:
             return None
         start = target["answers"][0]["start"]
@@ -295,7 +295,7 @@ class Window(NamedTuple):
         return pieces is not None and self.begin <= pieces[0] and pieces[1] < self.end
 
     def context(self, start: Array, end: Array) -> Array:
-        """How much of the passage is around answers, as BERT weighs it; below zero where one is not in this window."""
+        """Return how much of the passage is around answers, as BERT weighs it; -1 where one is not in this window."""
         around = np.minimum(start - self.begin, self.end - 1 - end)
         return np.where(around < 0, -1, 100 * around + self.end - self.begin)
 
@@ -320,12 +320,12 @@ class AnswerPrediction:
     n_best: tuple[Span, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As `predict --format jsonl` prints it."""
+        """Return the prediction as `predict --format jsonl` prints it."""
         best = Span(self.answer, self.score, self.start, self.end)
         return best._asdict() | {"n_best": [span._asdict() for span in self.n_best]}
 
     def columns(self) -> dict[str, Any]:
-        """As columns beside the input's."""
+        """Return the prediction as columns beside the input's."""
         return {"prediction": self.answer, "score": self.score}
 
 

@@ -66,7 +66,7 @@ class Classify(Windowed):
         return F.cross_entropy(out, as_tensor(targets, out).long(), weight=weights, reduction="none")
 
     def class_weights(self, targets: Any) -> Tensor:
-        """rows / (labels · rows of the label)"""
+        """Return rows / (labels · rows of the label), for each label."""
         import torch
 
         counts = np.bincount(targets, minlength=self.width).clip(min=1)
@@ -102,7 +102,7 @@ class Classify(Windowed):
         return metrics.classification_intervals(targets, answers, self._with_unknown(targets))
 
     def _with_unknown(self, targets: Any) -> Sequence[int]:
-        """The labels; where a file has some that the task cannot give, one more, which is never right."""
+        """Return the labels' positions; one more, never right, where a file has labels that the task does not know."""
         return range(len(self.labels) + bool(len(targets) and np.max(targets) >= len(self.labels)))
 
     def extra(self) -> dict[str, Any]:

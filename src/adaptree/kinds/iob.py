@@ -41,7 +41,7 @@ def scheme_of(sequences: Iterable[Sequence[str]]) -> str:
 
 
 def _is_iob1(sequences: Iterable[Sequence[str]]) -> bool:
-    """Whether some entity begins with I, and none with B but where it must: right behind one of its label."""
+    """Return whether some entity begins with I, and none with B but where it must: right behind one of its label."""
     begins = False
     for tags in sequences:
         before = None

@@ -63,7 +63,7 @@ class Joint(Kind):
         return sum(kind.width for kind in self.kinds)
 
     def examples(self, encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Example]:
-        """Inputs that say which task they are of."""
+        """Return examples of inputs (task, input), each marked with its task."""
         return [_marked(i, *self.kinds[i].examples(encoder, [given], max_length)) for i, given in inputs]
 
     def init(self, d: int, generator: torch.Generator) -> dict[str, Tensor]:

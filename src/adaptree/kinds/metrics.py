@@ -20,8 +20,8 @@ Ints = NDArray[np.int64]
 Label = str | int
 Values = Sequence[Any] | NDArray[Any]
 
-LOWER_IS_BETTER = {"mse", "mae", "perplexity", "loss"}
-"""Names of metrics; a kind adds its own (`Kind.lower_is_better`)."""
+LOWER_IS_BETTER = {"loss"}
+"""Names of metrics, to which every kind adds its own (`Kind.lower_is_better`)."""
 REGRESSION = ("pearson", "spearman", "mse", "mae", "r2")
 
 
@@ -72,7 +72,7 @@ def ratio(a: Floats, b: Floats) -> Floats:
 
 
 def _classify(cells: Ints, counts: Floats, k: int) -> dict[str, Floats]:
-    """Metrics of R tables at once; cells (C, 2) are (gold, predicted) positions, counts (R, C) how often each."""
+    """Return the metrics of R tables; cells (C, 2) are (gold, predicted) positions, counts (R, C) how often each."""
     right = cells[:, 0] == cells[:, 1]
     gold, predicted = _by_label(cells[:, 0], counts, k), _by_label(cells[:, 1], counts, k)  # (R, k)
     true = _by_label(cells[right, 0], counts[:, right], k)
@@ -95,7 +95,7 @@ def _classify(cells: Ints, counts: Floats, k: int) -> dict[str, Floats]:
 
 
 def _regress(weights: Floats, x: Floats, y: Floats) -> dict[str, Floats]:
-    """Metrics of R resamples at once; weights (R, n) say how often each row was drawn, x is gold, y predicted."""
+    """Return the metrics of R resamples with weights (R, n); x is gold, y predicted."""
     if x.size == 0:
         return {name: np.zeros(1) for name in REGRESSION}
     with np.errstate(invalid="ignore", over="ignore"):  # what is not finite in a prediction shows in its scores
@@ -119,7 +119,7 @@ def _regress_sums(weights: Floats, x: Floats, y: Floats) -> dict[str, Floats]:
 
 
 def _correlation(weights: Floats, x: Floats, y: Floats, n: Floats) -> Floats:
-    """Pearson's r by resample; x and y are (n,) or (R, n). A constant has none: 0."""
+    """Return Pearson's r by resample; x and y are (n,) or (R, n). A constant has none: 0."""
     wx, wy = weights * x, weights * y
     sx, sy = wx.sum(axis=1), wy.sum(axis=1)
     vx, vy = _spread((wx * x).sum(axis=1), sx, n), _spread((wy * y).sum(axis=1), sy, n)
@@ -127,13 +127,13 @@ def _correlation(weights: Floats, x: Floats, y: Floats, n: Floats) -> Floats:
 
 
 def _spread(squares: Floats, total: Floats, n: Floats) -> Floats:
-    """Σ w (x - mean)², exactly zero where only rounding is left of it."""
+    """Return Σ w (x - mean)², exactly zero where only rounding is left of it."""
     spread = squares - total * total / n
     return np.where(spread > 1e-13 * squares, spread, 0.0)
 
 
 def _ranks(weights: Floats, values: Floats) -> Floats:
-    """Average ranks within each resample, (R, n), around their middle: sorted once, then only counted."""
+    """Return average ranks within each resample, (R, n), around their middle: sorted once, then only counted."""
     _, group = np.unique(values, return_inverse=True)
     sizes = _by_label(group, weights, int(group.max()) + 1)  # (R, distinct values)
     before = np.cumsum(sizes, axis=1) - sizes
@@ -152,7 +152,7 @@ def _by_label(position: Ints, counts: Floats, k: int) -> Floats:
 
 
 def _table(gold: Values, predicted: Values, labels: Sequence[Label] | None) -> tuple[Ints, Floats, int]:
-    """The confusion table's cells that are not empty, (C, 2), their counts (C,), and the number of labels."""
+    """Return the confusion table's cells that are not empty, (C, 2), their counts (C,), and the number of labels."""
     if labels is not None and len(labels):
         k = len(labels)
         pairs = np.stack([_places(gold, k), _places(predicted, k)], axis=1)

@@ -108,6 +108,7 @@ class Mlm(Kind):
     name: ClassVar[str] = "mlm"
     form: ClassVar[type[Form]] = MlmForm
     metrics: ClassVar[tuple[str, ...]] = ("perplexity", "accuracy")
+    lower_is_better: ClassVar[tuple[str, ...]] = ("perplexity",)
     priority: ClassVar[int | None] = 80
     endings: ClassVar[tuple[str, ...]] = (".txt",)
     linear_head: ClassVar[bool] = False

@@ -58,6 +58,11 @@ class MultilabelForm(TextForm):
             f"'{found.label}' {shown}",
         )
 
+    @staticmethod
+    def column_names(columns: Mapping[str, Any]) -> list[str]:
+        labels = columns["labels"].split(",") if columns["separator"] is None else [columns["labels"]]
+        return [column for column in (columns["text"], columns.get("pair"), *labels) if column]
+
     @classmethod
     def _of_columns(
         cls, names: Sequence[str], sample: Sequence[Row], columns: Mapping[str, str | None], several: Sequence[str]

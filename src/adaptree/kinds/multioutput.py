@@ -49,6 +49,10 @@ class MultioutputForm(TextForm):
             f"{', '.join(repr(name) for name in several)} are numbers",
         )
 
+    @staticmethod
+    def column_names(columns: Mapping[str, Any]) -> list[str]:
+        return [column for column in (columns["text"], columns.get("pair"), *columns["numbers"].split(",")) if column]
+
     @property
     def names(self) -> list[str]:
         return str(self.columns["numbers"]).split(",")
@@ -92,6 +96,7 @@ class Multioutput(Kind):
     family: ClassVar[str] = "regress"
     form: ClassVar[type[Form]] = MultioutputForm
     metrics: ClassVar[tuple[str, ...]] = metrics.REGRESSION
+    lower_is_better: ClassVar[tuple[str, ...]] = ("mse", "mae")
     priority: ClassVar[int | None] = 50
     majority: ClassVar[str] = "mean"
     target_name: ClassVar[str] = "number"
@@ -123,7 +128,7 @@ class Multioutput(Kind):
         return np.asarray(out.double().numpy() * np.array(self.stds) + np.array(self.means))
 
     def changed(self, exact: Out, out: Out, examples: Sequence[Example]) -> int:
-        """Those of which a number moves by more than a tenth of its standard deviation."""
+        """Return how many have a number that moves by more than a tenth of its standard deviation."""
         return int(((exact - out).abs() > 0.1).any(-1).sum())
 
     def predictions(

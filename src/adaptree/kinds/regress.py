@@ -33,6 +33,7 @@ class Regress(Windowed):
     name: ClassVar[str] = "regress"
     form: ClassVar[type[Form]] = LabelForm
     metrics: ClassVar[tuple[str, ...]] = metrics.REGRESSION
+    lower_is_better: ClassVar[tuple[str, ...]] = ("mse", "mae")
     priority: ClassVar[int | None] = 91
     numeric: ClassVar[bool] = True
     baselines: ClassVar[bool] = True
@@ -79,7 +80,7 @@ class Regress(Windowed):
         return (self._means(out, examples).double().squeeze(-1) * self.std + self.mean).numpy()
 
     def changed(self, exact: Out, out: Out, examples: Sequence[Example]) -> int:
-        """Those that move by more than a tenth of the targets' standard deviation."""
+        """Return how many move by more than a tenth of the targets' standard deviation."""
         return int(((self._means(exact, examples) - self._means(out, examples)).abs() > 0.1).sum())
 
     def predictions(

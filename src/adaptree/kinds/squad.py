@@ -28,7 +28,7 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 def normalise(text: str) -> str:
-    """The text as it is compared: lower case, no ASCII punctuation, no articles, single spaces."""
+    """Return the text as it is compared: lower case, no ASCII punctuation, no articles, single spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
@@ -37,7 +37,7 @@ def exact_match(right: str, answer: str) -> float:
 
 
 def f1(right: str, answer: str) -> float:
-    """The harmonic mean of precision and recall over words; where either has none, whether both have none."""
+    """Return the harmonic mean of precision and recall over words; without words, whether both have none."""
     ours, theirs = normalise(answer).split(), normalise(right).split()
     if not ours or not theirs:
         return float(ours == theirs)
@@ -46,13 +46,13 @@ def f1(right: str, answer: str) -> float:
 
 
 def best(target: Target, answer: str) -> tuple[float, float]:
-    """Exact match and F1 with the nearest right answer; an answer of articles and punctuation only is none."""
+    """Return exact match and F1 with the nearest right answer; one of articles and punctuation only is none."""
     rights = [right for found in target["answers"] if normalise(right := found["text"])] or [""]
     return max(exact_match(right, answer) for right in rights), max(f1(right, answer) for right in rights)
 
 
 def statistics(targets: Sequence[Target], answers: Sequence[str]) -> Floats:
-    """(questions, 2): exact match and F1 of each; "" is the answer that there is none."""
+    """Return (questions, 2): exact match and F1 of each; "" is the answer that there is none."""
     if len(targets) != len(answers):
         raise DataError(f"{len(targets)} questions but {len(answers)} answers.", hint="Give one answer a question.")
     pairs = [best(target, answer) for target, answer in zip(targets, answers, strict=True)]
@@ -60,13 +60,13 @@ def statistics(targets: Sequence[Target], answers: Sequence[str]) -> Floats:
 
 
 def score(targets: Sequence[Target], answers: Sequence[str]) -> dict[str, float]:
-    """The mean of each, from 0 to 1; of no questions 0."""
+    """Return the mean of each, from 0 to 1; of no questions 0."""
     sums = statistics(targets, answers).sum(axis=0)
     return {name: float(total) / max(len(targets), 1) for name, total in zip(METRICS, sums, strict=True)}
 
 
 def intervals(targets: Sequence[Target], answers: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """The 95 % interval of each, by the bootstrap over questions."""
+    """Return the 95 % interval of each, by the bootstrap over questions."""
     n = max(len(targets), 1)
     return bootstrap.intervals(
         statistics(targets, answers), lambda sums: {name: sums[:, i] / n for i, name in enumerate(METRICS)}

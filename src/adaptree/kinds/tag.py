@@ -132,7 +132,7 @@ def words_of(text: str) -> dict[str, Any]:
 
 @cache
 def _pattern() -> re.Pattern[str]:
-    """Runs of letters and digits, and every other sign by itself; marks and joiners stay with what they stand on."""
+    """Return a pattern of words: runs of letters and digits, every other sign by itself, marks with their letter."""
     marks = [
         chr(c) for c in (*range(0x300, 0x20000), *range(0xE0100, 0xE01F0)) if unicodedata.category(chr(c))[0] == "M"
     ]
@@ -277,11 +277,11 @@ class TagPrediction:
     entities: list[Entity]
 
     def to_dict(self) -> dict[str, Any]:
-        """As `predict --format jsonl` prints it."""
+        """Return the prediction as `predict --format jsonl` prints it."""
         return {"tags": self.tags, "tokens": self.tokens, "entities": [asdict(entity) for entity in self.entities]}
 
     def columns(self) -> dict[str, Any]:
-        """As a column beside the input's, such as 'PER: Ann Lee; LOC: Bern'."""
+        """Return the prediction as a column, such as 'PER: Ann Lee; LOC: Bern'."""
         parts = [f"{e.label}: {' '.join(e.text.split())}".removeprefix(": ") for e in self.entities]
         return {"prediction": "; ".join(parts)}
 
@@ -380,7 +380,7 @@ class Tag(Kind):
     def predictions(
         self, out: Out, examples: Sequence[Example], inputs: Sequence[Any], min_score: float | None
     ) -> list[TagPrediction]:
-        """With `min_score`, entities that are less sure are left out, and their words are outside of any."""
+        """Return tags and entities; with `min_score`, less sure entities are left out."""
         found = []
         for given, (path, scores) in zip(inputs, self._paths(out, examples), strict=True):
             tags: list[str] = [self.labels[i] for i in path.tolist()]

@@ -16,7 +16,7 @@ CUT = 120
 
 
 def plain(text: object, cut: int = CUT) -> str:
-    """Any text as one cell of a Markdown table: on one line, cut, and without a meaning to Markdown or HTML."""
+    """Return any text as one cell of a Markdown table: on one line, cut, and escaped for Markdown and HTML."""
     line = " ".join(str(text).split())
     line = "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) in ("Cc", "Cs") else c for c in line)
     if len(line) > cut:
@@ -25,7 +25,7 @@ def plain(text: object, cut: int = CUT) -> str:
 
 
 def section(title: str, *blocks: str) -> str:
-    """A section of what is not empty; nothing when all is."""
+    """Return a section of the blocks that are not empty; '' when all are."""
     body = "\n\n".join(block for block in blocks if block)
     return f"## {title}\n\n{body}" if body else ""
 
@@ -56,11 +56,11 @@ def score(value: float | None, digits: int = 4) -> str:
 
 
 def value(number: Any) -> str:
-    """A number of any size, or what is said in its place."""
+    """Return a number with four digits, or words in its place."""
     return f"{number:.4g}" if isinstance(number, float) else "not a number" if number is None else plain(number)
 
 
 def interval(record: Record, part: str, name: str) -> str:
-    """The 95 % interval of a score, where the record has one."""
+    """Return the 95 % interval of a score, '' where the record has none."""
     bounds = record.intervals.get(part, {}).get(name)
     return f"{score(bounds[0])} to {score(bounds[1])}" if bounds else ""

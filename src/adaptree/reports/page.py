@@ -18,7 +18,7 @@ CELL = "text-align:left;padding:2px 12px 2px 0"
 
 
 def page(record: Record) -> str:
-    """A task as a piece of HTML: what it is, its scores with their intervals, and its course."""
+    """Return a task as a piece of HTML: what it is, its scores with their intervals, and its course."""
     part = "test" if record.metrics.get("test") else "validation"
     scores = record.metrics.get(part, {})
     first = main_metric(record)

@@ -60,10 +60,12 @@ def summarise(folder: Path, name: str, version: int) -> Summary:
 
 def _main_score(record: Record) -> tuple[str, float | None]:
     """Return the metric that chose the best epoch, or the kind's main one, and its value."""
-    from adaptree.kinds import main_metric
+    metric = str(record.settings.get("metric") or "")
+    if not metric:  # a list of many tasks need not import their kinds
+        from adaptree.kinds import main_metric
 
+        metric = main_metric(record)
     scores = record.metrics.get("test") or record.metrics.get("validation") or {}
-    metric = main_metric(record)
     return metric, scores.get(metric)
 
 
