@@ -13,15 +13,16 @@ import torch
 from torch import Tensor
 
 import adaptree as at
-from adaptree import api, card
 from adaptree.cli import main
 from adaptree.errors import CompositionError, StoreError, TaskNotFound, UsageError, WrongBase
 from adaptree.models.base import Base
 from adaptree.models.bound import Bound
 from adaptree.models.loading import load_base
+from adaptree.reports import card
 from adaptree.tasks.places import remember, run_folder
 from adaptree.tasks.store import Store
 from adaptree.tasks.task import FUSES, MADE_OF, NEEDS, ON, SAW, Task
+from adaptree.training import pipeline
 from adaptree.training.composing import compose
 from tests.bases import tiny_base, words_csv
 
@@ -379,7 +380,7 @@ def test_a_stopped_command_says_how_to_go_on(
         (folder / "checkpoint.safetensors").touch()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(api, "train", train)
+    monkeypatch.setattr(pipeline, "train", train)
     monkeypatch.setattr("sys.argv", ["adaptree", "compose", "fuse(a, b)", "--name", "f", "--train", "words.csv"])
     assert main(["compose", "fuse(a, b)", "--name", "f", "--train", "words.csv"]) == 1
     told = capsys.readouterr().err

@@ -18,12 +18,12 @@ from adaptree.kinds import insight as module
 from adaptree.kinds.answer import Answer
 from adaptree.kinds.choose import Choose
 from adaptree.kinds.insight import calibration, insight
-from adaptree.kinds.joint import Joint
 from adaptree.kinds.labels import Labels
 from adaptree.kinds.mlm import Hidden, Mlm
 from adaptree.kinds.numbers import Numbers
 from adaptree.kinds.tag import Tag
-from adaptree.training import finish
+from adaptree.training import evaluate, package
+from adaptree.training.multitask import MultiTaskKind
 from tests.bases import tiny_base
 
 
@@ -254,7 +254,7 @@ def test_every_kind_of_the_package_is_looked_at() -> None:
         return {kind, *(each for child in kind.__subclasses__() for each in below(child))}
 
     ours = {kind for kind in below(Kind) if kind.__module__.startswith("adaptree.kinds.") and "name" in vars(kind)}
-    assert set(module.LOOKS) == ours - {Joint}, "a joint training ends in tasks of the single kinds"
+    assert set(module.LOOKS) == ours - {MultiTaskKind}, "a joint training ends in tasks of the single kinds"
 
 
 def test_what_is_told_agrees_with_the_scores_of_the_part_it_is_judged_on(base: Any) -> None:
@@ -281,8 +281,9 @@ def test_of_a_large_part_the_first_inputs_are_looked_at(kind: str, base: Any, mo
     ]
     whole = at.train(rows, test=rows[:14], base=base, method="houlsby:4", epochs=1).task.record
     first = at.train(rows, test=rows[:6], base=base, method="houlsby:4", epochs=1).task.record
-    monkeypatch.setattr(finish, "CHUNK", 4)
-    monkeypatch.setattr(finish, "LOOKED_AT", 6)
+    for room in (evaluate, package):
+        monkeypatch.setattr(room, "CHUNK", 4)
+    monkeypatch.setattr(package, "INSPECTED", 6)
     cut = at.train(rows, test=rows[:14], base=base, method="houlsby:4", epochs=1).task.record
     assert cut.metrics == whole.metrics
     assert cut.extra["insight"] == first.extra["insight"]

@@ -39,8 +39,6 @@ STILL = {
     ("compose", "models"),
     ("models", "training"),
     ("tasks", "compose"),
-    ("training", "api"),
-    ("analysis", "api"),
 }
 RANK = {name: rank for rank, name in enumerate(ORDER)}
 

@@ -11,7 +11,7 @@ import adaptree as at
 
 
 def main() -> None:
-    asked = arguments(("fast", False), ("layers", ""), ("trunk", "fp32"), ("search", 0))
+    asked = arguments(("fast", False), ("layers", ""), ("activation_cache", "fp32"), ("search", 0))
     measured = Measured()
     base = at.load_base(asked.base)
     measured.base_is_loaded(base.hooked.model)
@@ -33,8 +33,8 @@ def main() -> None:
         bound = at.train(
             asked.train, validation=asked.validation, base=base, method=_method(asked), store=store, name="task",
             fast=asked.fast, search=asked.search or None, epochs=asked.epochs, patience=asked.epochs, lr=asked.lr,
-            batch_size=asked.batch, max_length=asked.max_length, trunk=asked.trunk, seed=asked.seed, baselines=False,
-            on_event=watch,
+            batch_size=asked.batch, max_length=asked.max_length, activation_cache=asked.activation_cache,
+            seed=asked.seed, baselines=False, on_event=watch,
         )  # fmt: skip
     measured.say(bytes=weight(store.path_of("task")), trained=bound.task.record.parameters["trained"])
 

@@ -14,7 +14,7 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from adaptree.api import check, evaluate, train
+    from adaptree.api import check, evaluate, train, train_jointly
     from adaptree.compose import Expression, average, average_outputs, drop, fuse, parallel, rows, stack
     from adaptree.errors import AdaptreeError
     from adaptree.kinds import Prediction
@@ -88,6 +88,7 @@ _HOMES = {
     "rows": "compose",
     "stack": "compose",
     "train": "api",
+    "train_jointly": "api",
 }
 
 __all__ = [
@@ -130,6 +131,7 @@ __all__ = [
     "rows",
     "stack",
     "train",
+    "train_jointly",
 ]
 
 

@@ -6,14 +6,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adaptree import api
 from adaptree import compose as algebra
 from adaptree.data.batch import group
+from adaptree.data.read import Source
 from adaptree.data.read import rows as read_rows
 from adaptree.data.table import name_of
 from adaptree.errors import CompositionError, UsageError, near
@@ -22,6 +23,7 @@ from adaptree.methods import Fusion
 from adaptree.reports.drawing import distinct, short
 from adaptree.reports.plots import DPI, FRONT, INK
 from adaptree.tasks.task import FUSES
+from adaptree.training.evaluate import evaluate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -129,7 +131,7 @@ def attention(bound: Bound, inputs: Any) -> Attention:
 
 def masked(
     bound: Bound,
-    data: api.Source,
+    data: Source,
     adapters: Sequence[str],
     *,
     text: str | None = None,
@@ -146,13 +148,13 @@ def masked(
         if name not in names:
             hint = near(name, names) or f"There are: {', '.join(names)}."
             raise UsageError(f"'{name}' is not fused in '{bound.task.record.name}'.", hint=hint)
-    again = data if isinstance(data, str | Path) else list(data)
+    again = data if isinstance(data, str | PathLike) else list(data)
     record = bound.task.record
     metric = str(record.settings.get("metric") or metrics.main_metric(record.kind, record.labels))
     found: list[Masked] = []
     for masking in (None, *adapters):
         task = bound if masking is None else _with(bound, _without(names.index(masking)))
-        told = api.evaluate(task, again, text=text, text_pair=text_pair, label=label, encoding=encoding)
+        told = evaluate(task, again, text=text, text_pair=text_pair, label=label, encoding=encoding)
         scores = told["metrics"]["test"]
         whole = found[0].score if found else scores[metric]
         found.append(Masked(masking, metric, scores[metric], scores[metric] - whole, scores))
@@ -160,7 +162,7 @@ def masked(
 
 
 def inputs_of(
-    bound: Bound, data: api.Source, *, text: str | None = None, text_pair: str | None = None, encoding: str = "utf-8"
+    bound: Bound, data: Source, *, text: str | None = None, text_pair: str | None = None, encoding: str = "utf-8"
 ) -> Iterator[Any]:
     """The inputs in a file's rows, read as `predict` reads them."""
     reader = None

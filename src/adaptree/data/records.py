@@ -49,6 +49,9 @@ class Records:
     def said(self) -> dict[str, str | None]:
         return dict(self.form.columns)
 
+    columns = said
+    values = None
+
     def inputs(self, indices: Iterable[int]) -> list[Any]:
         return [json.loads(self._part(i, 0)) for i in indices]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -98,6 +98,14 @@ class Kind(ABC):
     def calibrated(self, out: Out, examples: Sequence[Example], targets: Targets) -> Kind:
         """This kind with what is chosen on validation, such as a threshold."""
         return self
+
+    def state(self) -> dict[str, Any]:
+        """Return what `calibrated` chose, as JSON: a checkpoint keeps it."""
+        return {"threshold": self.threshold} if hasattr(self, "threshold") else {}
+
+    def with_state(self, state: Mapping[str, Any]) -> Kind:
+        """Return this kind with what `state` gave."""
+        return replace(self, **state) if state else self  # type: ignore[type-var]
 
     def run(
         self, hidden: Tensor, mask: Tensor, rows: Sequence[Encoding], v: Params, pooling: str, embeddings: Tensor

@@ -28,7 +28,7 @@ from adaptree.models import cache_folder
 from adaptree.models.base import Base
 from adaptree.models.cache_files import NotCacheable, alone, make_room, mapped, reserve, sized
 from adaptree.models.hooks import HookedModel, probe_inputs, share
-from adaptree.training.settings import Settings, top_layers
+from adaptree.training.settings import top_layers
 
 Array = np.ndarray[Any, Any]
 FORMAT = 1
@@ -69,14 +69,16 @@ class Trunk:
         return self._state
 
 
-def depth_for(method: Method, hooked: HookedModel, touched: Iterable[str], settings: Settings) -> int:
+def depth_for(
+    method: Method, hooked: HookedModel, touched: Iterable[str], *, precision: str, dropout: bool = False
+) -> int:
     """Return the layer below which a run changes nothing; raise NotCacheable if there is none.
 
     `touched` are the paths of all modules and weights that the run acts on.
     """
-    if settings.trunk == "off":
-        raise NotCacheable("keeping states is switched off (--trunk off)")
-    if settings.dropout:
+    if precision == "off":
+        raise NotCacheable("the activation cache is switched off (--activation-cache off)")
+    if dropout:
         raise NotCacheable("the base's dropout is on")
     depth = hooked.sites.depth
     if not (lowest := method.lowest(hooked.sites)):
@@ -120,7 +122,7 @@ def tree_of(hooked: HookedModel) -> HookedModel:
     return tree
 
 
-def open_trunk(
+def open_cache(
     base: Base,
     hooked: HookedModel,
     depth: int,
@@ -246,7 +248,9 @@ def _fill(
                     inputs = collate([of[i][1] for i in at], base.encoder.pad_id, base.device)
                     states = _state(_below(tree, depth, inputs)).cpu().numpy()
                     if dtype == np.float16 and np.abs(states).max() > np.finfo(np.float16).max:
-                        raise NotCacheable("some of its states are too large for fp16; --trunk fp32 holds them")
+                        raise NotCacheable(
+                            "some of its states are too large for fp16; --activation-cache fp32 holds them"
+                        )
                     groups[length][at] = states
         flat.flush()
         del flat, groups

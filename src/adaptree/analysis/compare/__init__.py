@@ -10,16 +10,17 @@ OUT/results.json, table.md, figure.png, figure.svg, figure.html
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptree import api
 from adaptree.analysis.compare import cells, choose, report
 from adaptree.analysis.compare import rows as parts
 from adaptree.analysis.compare.choose import pareto
 from adaptree.analysis.compare.files import write, writing
+from adaptree.data.events import Listener, silent
+from adaptree.data.read import Source
 from adaptree.data.table import load
 from adaptree.errors import UsageError
 from adaptree.kinds import metrics
@@ -35,7 +36,7 @@ __all__ = ["compare", "pareto"]
 
 
 def compare(
-    data: api.Source,
+    data: Source,
     *,
     methods: Sequence[str | Method],
     out: str | Path,
@@ -44,8 +45,8 @@ def compare(
     epochs: Sequence[int] = (),
     rows: int | None = None,
     base: Base | str | Path = "minilm",
-    validation: api.Source | None = None,
-    test: api.Source | None = None,
+    validation: Source | None = None,
+    test: Source | None = None,
     kind: str | None = None,
     text: str | None = None,
     text_pair: str | None = None,
@@ -61,7 +62,7 @@ def compare(
     retry: bool = False,
     title: str | None = None,
     command: str = "",
-    on_event: Callable[[cells.Event], None] = lambda event: None,
+    on_event: Listener = silent,
 ) -> dict[str, Any]:
     """Train every method with every seed on the same rows, choose on validation, then score the chosen on `test`.
 

@@ -6,23 +6,23 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from adaptree import api
 from adaptree.analysis.compare.files import digest, write, writing
 from adaptree.data.columns import Columns
+from adaptree.data.events import Listener
+from adaptree.data.read import Source
 from adaptree.data.source import kind_of
 from adaptree.data.split import split
 from adaptree.data.table import Table, load
 from adaptree.errors import UsageError
 from adaptree.training import baselines
 
-Event = dict[str, Any]
 Array = np.ndarray[Any, Any]
 
 
@@ -34,19 +34,19 @@ class Rows:
     validation: Table
     files: dict[str, str]
     columns: dict[str, str | None]
-    """how they are read, for `api.train`"""
+    """how they are read, for a `Run`"""
     about: dict[str, Any]
 
 
 def prepare(
-    data: api.Source,
-    validation: api.Source | None,
+    data: Source,
+    validation: Source | None,
     folder: Path,
     most: int | None,
     asked: Mapping[str, str | None],
     kind: str | None,
     encoding: str,
-    on_event: Callable[[Event], None],
+    on_event: Listener,
 ) -> Rows:
     """Split once, draw the sample once, and write both parts where every cell finds them."""
     if kind_of(kind) not in (None, "classify", "regress"):

@@ -98,9 +98,9 @@ def _surprised(target: str, test: Path, store: Path, asked: Asked) -> None:
     path = asked.out / target / "losses.json"
     if path.is_file():
         return
-    from adaptree.api import predict_rows
     from adaptree.models.opening import base_of
     from adaptree.tasks.store import Store
+    from adaptree.training.predict import predict_rows
 
     asked.on_event({"event": "note", "text": f"{target}, losses"})
     base, tasks = base_of(asked.base, "cpu", asked.threads), Store(store)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from statistics import NormalDist
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adaptree import compose
-from adaptree.api import Event
 from adaptree.compose import Parts, Tasks
 from adaptree.core import ridge
+from adaptree.data.events import Listener, silent
 from adaptree.data.table import Table
 from adaptree.errors import AdaptreeError, DataError
 from adaptree.kinds import bootstrap
@@ -70,7 +70,7 @@ def ranking(
     rows: int = 450,
     top: int | None = None,
     seed: int = 0,
-    on_event: Callable[[Event], None] = lambda event: None,
+    on_event: Listener = silent,
 ) -> Ranking:
     """The gain of each of some tasks on a sample of a table's rows.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adaptree.analysis.suggest.probe import CLEAR, FEWEST, LIKELY, Gain, ranking
-from adaptree.api import Event, Source
+from adaptree.data.events import Listener, silent
+from adaptree.data.read import Source
 from adaptree.data.source import kind_of, open_data
 from adaptree.data.stem import stem
 from adaptree.data.table import Table
@@ -85,7 +86,7 @@ def suggest(
     threads: int | None = None,
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
-    on_event: Callable[[Event], None] = lambda event: None,
+    on_event: Listener = silent,
 ) -> Suggestion:
     """Rank the stored tasks by how much they help to learn these labels, and say what to fuse.
 
