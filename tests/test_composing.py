@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 import adaptree as at
-from adaptree import api
 from adaptree.cli import main
 from adaptree.errors import CompositionError, StoreError, TaskNotFound, UsageError, WrongBase
 from adaptree.models.base import Base
@@ -24,6 +23,7 @@ from adaptree.tasks.record import FUSES, MADE_OF, NEEDS, ON, SAW
 from adaptree.tasks.runs import remember, run_folder
 from adaptree.tasks.store import Store
 from adaptree.tasks.task import Task
+from adaptree.training import pipeline
 from adaptree.training.composing import compose
 from tests.bases import tiny_base, words_csv
 
@@ -381,7 +381,7 @@ def test_a_stopped_command_says_how_to_go_on(
         (folder / "checkpoint.safetensors").touch()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(api, "train", train)
+    monkeypatch.setattr(pipeline, "train", train)
     monkeypatch.setattr("sys.argv", ["adaptree", "compose", "fuse(a, b)", "--name", "f", "--train", "words.csv"])
     assert main(["compose", "fuse(a, b)", "--name", "f", "--train", "words.csv"]) == 1
     told = capsys.readouterr().err

@@ -263,7 +263,7 @@ def test_the_command_reads_files_masks_and_draws(world: World, run: Any, tmp_pat
 def test_texts_that_were_cut_are_told(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     most = world.fused.task.record.max_length
     assert main(["explain", "f", "lion " * (most + 5), "--store", str(world.store.path)]) == 0
-    assert f"1 texts are longer than {most} tokens and were cut" in capsys.readouterr().err
+    assert f"1 texts are longer than {most} tokens and were truncated" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,6 @@ from adaptree.cli import main
 from adaptree.data.split import split
 from adaptree.data.stem import stem
 from adaptree.errors import StoreError, UsageError
-from adaptree.kinds.encoded import Encoded
-from adaptree.kinds.joint import Joined, Joint, counts
 from adaptree.kinds.reading import open_data
 from adaptree.methods import parse
 from adaptree.models.base import Base
@@ -34,7 +32,10 @@ from adaptree.models.loading import load_base
 from adaptree.models.opening import open_task
 from adaptree.tasks.names import check_name
 from adaptree.tasks.store import Store
-from adaptree.training import joint, loop
+from adaptree.training import loop
+from adaptree.training.encoded import EncodedDataset
+from adaptree.training.multitask import MultiTaskDataset, MultiTaskKind, OfTask, rows_per_epoch
+from adaptree.training.run import checkpoint_folder
 from adaptree.training.settings import Settings
 from tests.bases import FILLER, WORDS, tiny_base, words_csv
 from tests.test_reference import bert
@@ -100,7 +101,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.fixture(scope="module")
 def trained(base: Base, files: list[Path], store: Store) -> list[Bound]:
-    return joint.train(files, name="all", store=store, base=base, method="pfeiffer:4", temperature=2.0, **FAST)
+    return api.train_jointly(files, name="all", store=store, base=base, method="pfeiffer:4", temperature=2.0, **FAST)
 
 
 # How rows are drawn
@@ -110,7 +111,7 @@ def trained(base: Base, files: list[Path], store: Store) -> list[Bound]:
 def test_an_epoch_is_shared_out_by_size_to_the_power_of_one_over_the_temperature(
     sizes: list[int], temperature: float
 ) -> None:
-    found = counts(sizes, temperature)
+    found = rows_per_epoch(sizes, temperature)
     total, weights = sum(sizes), [size ** (1 / temperature) for size in sizes]
     assert sum(found) == total
     assert all(abs(count - total * weight / sum(weights)) < 1 for count, weight in zip(found, weights, strict=True))
@@ -118,21 +119,21 @@ def test_an_epoch_is_shared_out_by_size_to_the_power_of_one_over_the_temperature
 
 
 def test_the_extremes_of_the_temperature() -> None:
-    assert counts([900, 90, 10], 1.0) == [900, 90, 10]
-    assert counts([900, 90, 10], 2.0) == [703, 223, 74]
-    nearly = counts([900, 90, 9], 1e6)
+    assert rows_per_epoch([900, 90, 10], 1.0) == [900, 90, 10]
+    assert rows_per_epoch([900, 90, 10], 2.0) == [703, 223, 74]
+    nearly = rows_per_epoch([900, 90, 9], 1e6)
     assert max(nearly) - min(nearly) <= 1
-    assert counts([900, 90, 9], float("inf")) == [333, 333, 333]
+    assert rows_per_epoch([900, 90, 9], float("inf")) == [333, 333, 333]
 
 
 @pytest.fixture(scope="module")
 def joined(base: Base, files: list[Path]) -> Any:
     """Of a temperature: the rows of the files together, with their training rows."""
     tables = [open_data(path) for path in files[:2]]
-    parts = [Encoded(t, kinds.for_data(t, np.arange(len(t)), base.encoder), base.encoder, 64) for t in tables]
+    parts = [EncodedDataset(t, kinds.for_data(t, np.arange(len(t)), base.encoder), base.encoder, 64) for t in tables]
 
-    def make(temperature: float) -> tuple[Joined, np.ndarray[Any, Any]]:
-        made = Joined(parts, temperature)
+    def make(temperature: float) -> tuple[MultiTaskDataset, np.ndarray[Any, Any]]:
+        made = MultiTaskDataset(parts, temperature)
         return made, made.rows([np.arange(len(table)) for table in tables])
 
     return make
@@ -188,15 +189,17 @@ def test_the_gradient_of_the_shared_adapters_is_the_sum_over_the_tasks(tmp_path:
     numbers = open_data(lengths, kind="regress")
     tables = [words, numbers]
     singles = [kinds.for_data(table, np.arange(len(table)), base.encoder) for table in tables]
-    goal = Joint(tuple(singles), ("words", "numbers"), ("accuracy", "pearson"))
-    source = Joined([Encoded(t, k, base.encoder, 64) for t, k in zip(tables, singles, strict=True)], 1.0)
+    goal = MultiTaskKind(tuple(singles), ("words", "numbers"), ("accuracy", "pearson"))
+    source = MultiTaskDataset(
+        [EncodedDataset(t, k, base.encoder, 64) for t, k in zip(tables, singles, strict=True)], 1.0
+    )
     rows = source.rows([np.arange(len(table)) for table in tables])
     settings = Settings(epochs=1, batch_size=32).resolved(rows=21, lr=1e-3, limit=64, metric="mean", pooling="first")
-    run = loop._Run(
+    run = loop.Trainer(
         base, parse(f"{method}:4"), goal, (source, rows), (source, rows), settings, None, (), lambda event: None
     )
     generator = torch.Generator().manual_seed(1)
-    run._take({name: t + 0.1 * torch.randn(t.shape, generator=generator) for name, t in run.v.items()})
+    run._load({name: t + 0.1 * torch.randn(t.shape, generator=generator) for name, t in run.v.items()})
     order = np.random.default_rng(0).permutation(rows)
     value = run._backward(order, source.examples(order))
     found = {name: 32 * p.grad for name, p in run.trained.items() if p.grad is not None}
@@ -219,10 +222,10 @@ def test_the_gradient_of_the_shared_adapters_is_the_sum_over_the_tasks(tmp_path:
 def test_a_head_without_rows_in_a_batch_still_takes_the_step(base: Base, joined: Any) -> None:
     """Its gradient is zero, alone as among several processes, where what one process has no row of is zero too."""
     source, rows = joined(1.0)
-    singles = tuple(part._kind for part in source._parts)
-    goal = Joint(singles, ("a", "b"), ("accuracy", "pearson"))
+    singles = tuple(part.kind for part in source._parts)
+    goal = MultiTaskKind(singles, ("a", "b"), ("accuracy", "pearson"))
     settings = Settings(epochs=1).resolved(rows=100, lr=1e-3, limit=64, metric="mean", pooling="first")
-    run = loop._Run(
+    run = loop.Trainer(
         base, parse("pfeiffer:4"), goal, (source, rows), (source, rows), settings, None, (), lambda event: None
     )
     run.pressed, run.clock = (lambda: False), 0.0
@@ -293,8 +296,8 @@ def test_what_is_better_when_lower_counts_the_other_way_round() -> None:
             return self.scores
 
     both: Any = (Fixed({"mse": 3.0}), Fixed({"accuracy": 0.5}))
-    goal = Joint(both, ("a", "b"), ("mse", "accuracy"))
-    found = goal.score([0.0, 1.0], [kinds.joint.Of(0, 0.0), kinds.joint.Of(1, 1.0)])  # type: ignore[attr-defined]
+    goal = MultiTaskKind(both, ("a", "b"), ("mse", "accuracy"))
+    found = goal.score([0.0, 1.0], [OfTask(0, 0.0), OfTask(1, 1.0)])
     assert found == {"mean": -1.25, "a.mse": 3.0, "b.accuracy": 0.5}
 
 
@@ -306,8 +309,10 @@ def test_the_logits_are_the_very_bits_of_the_joint_model(
     for i, bound in enumerate(trained):
         v |= {f"head.{i}.{key}": bound.task.weights[f"head.{key}"] for key in ("weight", "bias")}
     tables = [open_data(path) for path in files]
-    goal = Joint(tuple(bound.kind for bound in trained), tuple("abcd"), ("accuracy", "pearson", "f1", "f1"))
-    source = Joined([Encoded(t, b.kind, base.encoder, 64) for t, b in zip(tables, trained, strict=True)], 1.0)
+    goal = MultiTaskKind(tuple(bound.kind for bound in trained), tuple("abcd"), ("accuracy", "pearson", "f1", "f1"))
+    source = MultiTaskDataset(
+        [EncodedDataset(t, b.kind, base.encoder, 64) for t, b in zip(tables, trained, strict=True)], 1.0
+    )
     each = 12
     rows = source.rows([np.arange(each)] * 4)
     mixed = np.random.default_rng(0).permutation(len(rows))
@@ -322,7 +327,7 @@ def test_the_logits_are_the_very_bits_of_the_joint_model(
 
 
 def test_the_joint_kind_answers_mixed_inputs_as_the_tasks_do(trained: list[Bound], base: Base) -> None:
-    goal = Joint(tuple(bound.kind for bound in trained), tuple("abcd"), ("accuracy", "pearson", "f1", "f1"))
+    goal = MultiTaskKind(tuple(bound.kind for bound in trained), tuple("abcd"), ("accuracy", "pearson", "f1", "f1"))
     v = {name: t for name, t in trained[0].task.weights.items() if not name.startswith("head.")}
     for i, bound in enumerate(trained):
         v |= {f"head.{i}.{key}": bound.task.weights[f"head.{key}"] for key in ("weight", "bias")}
@@ -333,12 +338,12 @@ def test_the_joint_kind_answers_mixed_inputs_as_the_tasks_do(trained: list[Bound
     out = infer(base, examples, goal, v, base.hooked.hook(parse("pfeiffer:4").plan(base.hooked.sites, v)), "first")
     told = goal.predictions(out, examples, mixed, None)
     assert [of.task for of in told] == [2, 0, 3, 1, 0]
-    assert [of.what for of in told] == [trained[i].predict([asked[i]])[0] for i in (2, 0, 3, 1, 0)]
+    assert [of.value for of in told] == [trained[i].predict([asked[i]])[0] for i in (2, 0, 3, 1, 0)]
     targets: list[Any] = [["O", "O", "B-BEAST"], np.int64(1), ["tool"], np.float64(2), np.int64(0)]
     expected = []
     for (i, _), example, part, gold in zip(mixed, examples, out, targets, strict=True):
         row = [part] if i == 2 else part[None]
-        plain = [[each._replace(at=each.at.what) for each in example]]
+        plain = [[each._replace(at=each.at.value) for each in example]]
         expected.append(trained[i].kind.loss(row, plain, [gold] if isinstance(gold, list) else np.array([gold])))
     torch.testing.assert_close(goal.loss(out, examples, targets), torch.cat(expected), check_dtype=False)
     assert goal.changed(out, out, examples) == 0
@@ -370,8 +375,8 @@ def same(a: list[Bound], b: list[Bound]) -> bool:
 
 def test_the_same_seed_gives_the_same_bits(trained: list[Bound], base: Base, files: list[Path]) -> None:
     asked: dict[str, Any] = {"base": base, "method": "pfeiffer:4", "temperature": 2.0, **FAST}
-    assert same(trained, joint.train(files, name="again", **asked))
-    assert not same(trained, joint.train(files, name="again", seed=1, **asked))
+    assert same(trained, api.train_jointly(files, name="again", **asked))
+    assert not same(trained, api.train_jointly(files, name="again", seed=1, **asked))
 
 
 @pytest.mark.parametrize("stop", [(1, 3), (2, 1), (2, 5)])
@@ -390,17 +395,17 @@ def test_a_run_that_was_stopped_ends_with_the_same_bits(
 
     if stop[0] == 1:
         with pytest.raises(Exception, match="before the first epoch"):
-            joint.train(files, on_event=press, **asked, **FAST)
+            api.train_jointly(files, on_event=press, **asked, **FAST)
     else:
-        first = joint.train(files, on_event=press, **asked, **FAST)
+        first = api.train_jointly(files, on_event=press, **asked, **FAST)
         assert not first[0].task.record.settings["finished"]
-    found = joint.train(files, resume=True, **asked, **FAST)
+    found = api.train_jointly(files, resume=True, **asked, **FAST)
     assert found[0].task.record.settings["finished"]
     assert same(trained, found)
     for a, b in zip(trained, found, strict=True):
         assert a.kind == b.kind
         assert a.task.record.metrics == b.task.record.metrics
-    assert not joint.folder_of(Store(tmp_path), "all").exists()
+    assert not checkpoint_folder(Store(tmp_path), "all", joint=True).exists()
 
 
 def test_a_resumed_run_needs_the_same_temperature(base: Base, files: list[Path], tmp_path: Path) -> None:
@@ -411,31 +416,31 @@ def test_a_resumed_run_needs_the_same_temperature(base: Base, files: list[Path],
             signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(Exception, match="first epoch"):
-        joint.train(files[:2], temperature=2.0, on_event=press, **asked, **FAST)
+        api.train_jointly(files[:2], temperature=2.0, on_event=press, **asked, **FAST)
     with pytest.raises(Exception, match="other data or settings"):
-        joint.train(files[:2], temperature=3.0, resume=True, **asked, **FAST)
+        api.train_jointly(files[:2], temperature=3.0, resume=True, **asked, **FAST)
 
 
-def test_the_trunk_gives_the_same_bits_as_without(
+def test_the_activation_cache_gives_the_same_bits_as_without(
     base: Base, files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ADAPTREE_CACHE", str(tmp_path))
     asked: dict[str, Any] = {"name": "all", "base": base, "method": "houlsby(size=4, layers=top:1)", **FAST}
-    kept = joint.train(files, **asked)
-    assert kept[0].task.record.settings["trunk_depth"] == 1
-    assert same(kept, joint.train(files, trunk="off", **asked))
+    kept = api.train_jointly(files, **asked)
+    assert kept[0].task.record.settings["cached_layers"] == 1
+    assert same(kept, api.train_jointly(files, activation_cache="off", **asked))
 
 
 def test_a_batch_in_parts_takes_the_same_steps(trained: list[Bound], base: Base, files: list[Path]) -> None:
     asked: dict[str, Any] = {"base": base, "method": "pfeiffer:4", "temperature": 2.0, **FAST}
-    parts = joint.train(files, name="again", accumulate=3, **asked)
+    parts = api.train_jointly(files, name="again", accumulate=3, **asked)
     for one, other in zip(weights(trained), weights(parts), strict=True):
         assert max(float((one[name] - other[name]).abs().max()) for name in one) < 1e-4
 
 
 @pytest.mark.parametrize("method", ["houlsby:4", "lora:2", "bitfit", "head", "lt_sft:0.05", "full"])
 def test_any_method_that_works_for_one_task_works_for_several(base: Base, files: list[Path], method: str) -> None:
-    found = joint.train(files[:2], name="all", base=base, method=method, **{**FAST, "epochs": 1})
+    found = api.train_jointly(files[:2], name="all", base=base, method=method, **{**FAST, "epochs": 1})
     assert [len(bound.predict(asked)) for bound, asked in zip(found, ("a lion", [("a lion", "a bear")]), strict=True)]
 
 
@@ -473,7 +478,7 @@ def test_what_has_no_meaning_together_is_refused(
     asked: dict[str, Any] = {"name": "all", "base": base, **FAST, **change}
     some = files[: asked.pop("files", 2)]
     with pytest.raises(UsageError, match=expected):
-        joint.train(some, **asked)
+        api.train_jointly(some, **asked)
 
 
 def test_a_name_that_has_no_room_in_the_store_is_refused_before_training(
@@ -483,7 +488,9 @@ def test_a_name_that_has_no_room_in_the_store_is_refused_before_training(
     api.train(files[0], name="both", base=base, store=store, method="pfeiffer:4", **{**FAST, "epochs": 1})
     events: list[Any] = []
     with pytest.raises(StoreError, match="'both/1' cannot be added: it is where version 1 of task 'both' lies"):
-        joint.train({"1": files[0], "b": files[1]}, name="both", base=base, store=store, on_event=events.append, **FAST)
+        api.train_jointly(
+            {"1": files[0], "b": files[1]}, name="both", base=base, store=store, on_event=events.append, **FAST
+        )
     assert events == []
     assert list(store) == ["both"]
 
@@ -494,12 +501,12 @@ def test_a_command_that_is_refused_leaves_a_stopped_run_as_it_was(
     store = Store(tmp_path / "store")
     for name, method in (("low", "pfeiffer(size=4, layers=0)"), ("high", "pfeiffer(size=4, layers=1)")):
         api.train(files[0], name=name, base=base, store=store, method=method, **{**FAST, "epochs": 1})
-    kept = joint.folder_of(store, "both") / "checkpoint.safetensors"
+    kept = checkpoint_folder(store, "both", joint=True) / "checkpoint.safetensors"
     kept.parent.mkdir(parents=True)
     kept.touch()
     for wrong in ({"method": "fuse(low, high)"}, {"pooling": "median"}, {"method": "pfeiffer(layers=9)"}):
         with pytest.raises(UsageError):
-            joint.train(files[:2], name="both", base=base, store=store, **{**FAST, **wrong})
+            api.train_jointly(files[:2], name="both", base=base, store=store, **{**FAST, **wrong})
         assert kept.exists()
 
 
@@ -507,11 +514,11 @@ def test_two_files_of_one_name_are_refused_and_a_dict_names_them(base: Base, fil
     other = words_csv(tmp_path / "words-of_2024.csv", 30)
     again = words_csv(tmp_path / "words of 2024.csv", 30)
     with pytest.raises(UsageError, match="both be the task 'all/words-of-2024'"):
-        joint.train([files[0], again], name="all", base=base, **FAST)
-    found = joint.train({"x": files[0], "y": other}, name="all", base=base, **{**FAST, "epochs": 1})
+        api.train_jointly([files[0], again], name="all", base=base, **FAST)
+    found = api.train_jointly({"x": files[0], "y": other}, name="all", base=base, **{**FAST, "epochs": 1})
     assert [bound.task.record.name for bound in found] == ["all/x", "all/y"]
     with pytest.raises(UsageError, match="Give a dict"):
-        joint.train([[{"text": "a", "label": "b"}], files[0]], name="all", base=base, **FAST)
+        api.train_jointly([[{"text": "a", "label": "b"}], files[0]], name="all", base=base, **FAST)
 
 
 # The command

@@ -26,7 +26,6 @@ from adaptree.models.base import Base
 from adaptree.models.loading import load_base
 from adaptree.tasks.store import Store
 from adaptree.tasks.task import Task
-from adaptree.training import joint
 from adaptree.training.composing import compose
 from tests.bases import FILLER, tiny_base, words_csv
 
@@ -84,7 +83,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, base: Base, mine: Path) -> S
         lr = 1e-2 if name == "strong" else 3e-2
         api.train(data, name=name, base=base, store=kept, method=method, **{**LEARN, "lr": lr})
     api.train(mine, name="own", base=base, store=kept, method="pfeiffer:16", **{**LEARN, "epochs": 1})
-    joint.train([same, other], name="both", base=base, store=kept, method="pfeiffer:4", **{**LEARN, "epochs": 2})
+    api.train_jointly([same, other], name="both", base=base, store=kept, method="pfeiffer:4", **{**LEARN, "epochs": 2})
     kept.add(shaken(kept["same"], "random", 0))
     elsewhere = load_base(tiny_base(folder / "elsewhere", seed=1))
     api.train(same, name="foreign", base=elsewhere, store=kept, method="pfeiffer:16", **{**LEARN, "epochs": 1})
@@ -277,7 +276,7 @@ def test_a_task_that_was_trained_together_with_this_data_is_not_ranked(
     kept = Store(tmp_path)
     kept.add(store["same"])
     files = [mine, filler_csv(tmp_path / "other.csv", 40)]
-    joint.train(files, name="both", base=base, store=kept, method="pfeiffer:4", **{**LEARN, "epochs": 1})
+    api.train_jointly(files, name="both", base=base, store=kept, method="pfeiffer:4", **{**LEARN, "epochs": 1})
     told = suggest(mine, kept, base)
     assert [gain.task for gain in told.gains] == ["same"]
     assert "both/my-new-words" in told.skipped["both/other"]
@@ -322,7 +321,7 @@ def test_what_is_made_of_it_at_any_remove_is_not_ranked_either(
     more = words_csv(tmp_path / "more.csv", 60, seed=8)
     api.train(more, name="fused", base=base, store=kept, method="fuse(own, other)", **few)
     api.train(more, name="upper", base=base, store=kept, method="pfeiffer:4", on="fused", **few)
-    joint.train([mine, more], name="both", base=base, store=kept, method="pfeiffer:16", **few)
+    api.train_jointly([mine, more], name="both", base=base, store=kept, method="pfeiffer:16", **few)
     compose("average(same, both/more)", name="joined", store=kept, base=base)
     for name in ("own", "made", "both/my-new-words"):
         kept.remove(name, force=True)  # what was learned from it stays learned

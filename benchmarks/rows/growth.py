@@ -16,7 +16,8 @@ def tables(setup: Setup) -> list[Growth]:
     scripts = {OURS: "ours", "adapters, tuned": "adapters_tuned"}
     tops = [k for k in (1, 2, 3, 4, 6, 8, 12) if k <= setup.depth]
     layers = {k: training(setup, "ours", epochs=4, more=("--layers", f"top:{k}")) for k in tops}
-    uncached = {k: training(setup, "ours", epochs=2, more=("--layers", f"top:{k}", "--trunk", "off")) for k in tops}
+    off = ("--activation-cache", "off")
+    uncached = {k: training(setup, "ours", epochs=2, more=("--layers", f"top:{k}", *off)) for k in tops}
     return [
         Growth("One epoch against rows", "s", "training rows",
                {label: {n: Amount((training(setup, script, rows=n, epochs=2),), per_epoch) for n in ROWS}
@@ -26,8 +27,8 @@ def tables(setup: Setup) -> list[Growth]:
                         for n in LENGTHS} for label, script in scripts.items()}, aims={OURS: "<= 1.1"},
                note="Attention alone is quadratic; at these lengths the linear maps are the larger part."),
         Growth("One epoch against layers trained", "s", "layers trained, from the top",
-               {f"{OURS}, trunk cached": {k: Amount((run,), per_epoch) for k, run in layers.items()},
-                f"{OURS}, --trunk off": {k: Amount((run,), per_epoch) for k, run in uncached.items()}}),
+               {f"{OURS}, lower layers cached": {k: Amount((run,), per_epoch) for k, run in layers.items()},
+                f"{OURS}, --activation-cache off": {k: Amount((run,), per_epoch) for k, run in uncached.items()}}),
         Growth("Validation accuracy against layers trained", "accuracy", "layers trained, from the top",
                {OURS: {k: Amount((run,), score) for k, run in layers.items()}}, fitted=False),
     ]  # fmt: skip

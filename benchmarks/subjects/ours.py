@@ -11,7 +11,7 @@ import adaptree as at
 
 
 def main() -> None:
-    options = arguments(("fast", False), ("layers", ""), ("trunk", "fp32"), ("search", 0))
+    options = arguments(("fast", False), ("layers", ""), ("activation_cache", "fp32"), ("search", 0))
     measured = Measured()
     base = at.load_base(options.base)
     measured.base_is_loaded(base.hooked.model)
@@ -33,8 +33,8 @@ def main() -> None:
         bound = at.train(
             options.train, validation=options.validation, base=base, method=_method(options), store=store, name="task",
             fast=options.fast, search=options.search or None, epochs=options.epochs, patience=options.epochs,
-            lr=options.lr, batch_size=options.batch, max_length=options.max_length, trunk=options.trunk,
-            seed=options.seed, baselines=False, on_event=watch,
+            lr=options.lr, batch_size=options.batch, max_length=options.max_length,
+            activation_cache=options.activation_cache, seed=options.seed, baselines=False, on_event=watch,
         )  # fmt: skip
     measured.say(bytes=weight(store.path_of("task")), trained=bound.task.record.parameters["trained"])
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # what a type checker sees; a method's class that is not name
     from adaptree.api import check as check
     from adaptree.api import evaluate as evaluate
     from adaptree.api import train as train
+    from adaptree.api import train_jointly as train_jointly
     from adaptree.compose import Expression as Expression
     from adaptree.compose import average as average
     from adaptree.compose import average_outputs as average_outputs
@@ -74,6 +75,7 @@ _HOMES = {
     "rows": "compose",
     "stack": "compose",
     "train": "api",
+    "train_jointly": "api",
 }
 
 

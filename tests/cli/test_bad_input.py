@@ -114,7 +114,7 @@ def test_a_missing_column_offers_a_near_name(fails: Run, tmp_path: Path) -> None
         (["--device", "cuda:7"], "--device cpu"),
         (["--seed", "99999999999999999999"], "2**63"),
         (["--unknown"], "--help"),
-        (["--threads", "0"], "--help"),
+        (["--threads", "0"], "threads must be a whole number of at least 1"),
     ],
 )
 def test_wrong_usage_says_the_rule(fails: Run, tmp_path: Path, options: list[str], expected: str) -> None:

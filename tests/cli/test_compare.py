@@ -85,7 +85,7 @@ def test_ctrl_c_says_how_to_go_on(
 
     monkeypatch.setattr(cells, "_run", stop)
     assert main(words) == 1
-    assert "The same command goes on." in capsys.readouterr().err
+    assert "Run the same command to go on." in capsys.readouterr().err
 
 
 def test_when_every_method_fails_the_command_fails(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -141,7 +141,7 @@ def test_rows_answers_lines_with_a_name_and_a_tab(
 
 def test_texts_that_were_cut_are_told_by_part(world: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "parallel(words, again)", "lion " * 80, "--store", str(world["store"])]) == 0
-    assert "1 texts are longer than 64 tokens of words and were cut" in capsys.readouterr().err
+    assert "1 texts are longer than 64 tokens of words and were truncated" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

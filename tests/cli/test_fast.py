@@ -1,4 +1,4 @@
-"""--fast, --search and --trunk as a person types them."""
+"""--fast, --search and --activation-cache as a person types them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_search_is_told_trial_by_trial(world: list[str], tmp_path: Path, capsy
     ("words", "what"),
     [
         (["--fast", "--layers", "top:2"], "--fast chooses the layers"),
-        (["--trunk", "fp8"], "trunk cannot be 'fp8'"),
+        (["--activation-cache", "fp8"], "activation_cache cannot be 'fp8'"),
         (["--precision", "fp64"], "precision cannot be 'fp64'"),
         (["--accumulate", "0"], "accumulate must be"),
         (["--search", "0"], "--search"),

@@ -11,10 +11,10 @@ from tests.bases import tiny_base, words_csv
 
 from adaptree.data.encode import Encoder
 from adaptree.errors import BaseError
-from adaptree.kinds.encoded import Encoded
 from adaptree.kinds.reading import open_data
 from adaptree.kinds.regress import Regress
 from adaptree.models.embedded import config_of, locate
+from adaptree.training.encoded import EncodedDataset
 
 KIND = Regress(0.0, 1.0)
 
@@ -78,14 +78,14 @@ def test_a_small_table_is_encoded_once_and_a_large_one_as_needed(
     calls: list[int] = []
     real = encoder.encode
     monkeypatch.setattr(encoder, "encode", lambda texts, n: calls.append(len(texts)) or real(texts, n))
-    kept = Encoded(table, KIND, encoder, 8)
+    kept = EncodedDataset(table, KIND, encoder, 8)
     first = kept.examples(np.array([3, 1, 5]))
     again = kept.examples(np.array([5, 3, 7]))
     assert calls == [3, 1]
     assert again[0] is first[2]
     assert kept.truncated == sum(len(table.texts([i])[0].split()) > 6 for i in (1, 3, 5, 7))
-    monkeypatch.setattr(Encoded, "KEEP", 10)
-    large = Encoded(table, KIND, encoder, 8)
+    monkeypatch.setattr(EncodedDataset, "KEEP", 10)
+    large = EncodedDataset(table, KIND, encoder, 8)
     assert [r.ids.tolist() for [r] in large.examples(np.array([3, 1, 5]))] == [r.ids.tolist() for [r] in first]
     large.examples(np.array([3]))
     assert calls == [3, 1, 3, 1]

@@ -19,13 +19,12 @@ from adaptree.kinds.answer import Answer
 from adaptree.kinds.choose import Choose
 from adaptree.kinds.classify import Classify
 from adaptree.kinds.findings import calibration, examine
-from adaptree.kinds.joint import Joint
 from adaptree.kinds.mlm import Hidden, Mlm
 from adaptree.kinds.multilabel import Multilabel
 from adaptree.kinds.multioutput import Multioutput
 from adaptree.kinds.regress import Regress
 from adaptree.kinds.tag import Tag
-from adaptree.training import package
+from adaptree.training import evaluate, package
 
 
 def drawn(n: int, labels: int, seed: int = 0) -> tuple[np.ndarray[Any, Any], torch.Tensor]:
@@ -261,7 +260,7 @@ def test_every_kind_of_the_package_is_looked_at() -> None:
         for kind in ours
         if kind.findings is not Kind.findings and kind.sections.__func__ is not Kind.sections.__func__
     }
-    assert told == ours - {Joint}, "a joint training ends in tasks of the single kinds"
+    assert told == ours
 
 
 def test_what_is_told_agrees_with_the_scores_of_the_part_it_is_judged_on(base: Any) -> None:
@@ -288,8 +287,9 @@ def test_of_a_large_part_the_first_inputs_are_looked_at(kind: str, base: Any, mo
     ]
     whole = at.train(rows, test=rows[:14], base=base, method="houlsby:4", epochs=1).task.record
     first = at.train(rows, test=rows[:6], base=base, method="houlsby:4", epochs=1).task.record
-    monkeypatch.setattr(package, "CHUNK", 4)
-    monkeypatch.setattr(package, "LOOKED_AT", 6)
+    for room in (evaluate, package):
+        monkeypatch.setattr(room, "CHUNK", 4)
+    monkeypatch.setattr(package, "INSPECTED", 6)
     cut = at.train(rows, test=rows[:14], base=base, method="houlsby:4", epochs=1).task.record
     assert cut.metrics == whole.metrics
     assert cut.extra["insight"] == first.extra["insight"]

@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from adaptree.kinds.joint import Joint
 from sklearn import metrics as reference
 from tests.bases import FILLER, WORDS, tiny_base
 
@@ -17,7 +18,6 @@ import adaptree as at
 from adaptree import kinds
 from adaptree.cli import main
 from adaptree.errors import UsageError
-from adaptree.kinds.joint import Joint
 from adaptree.kinds.multilabel import Multilabel
 from adaptree.kinds.multioutput import Multioutput
 from adaptree.tasks.task import Record

@@ -176,9 +176,9 @@ def test_so_it_does_in_every_step_of_training(
     lowest = min(how.chosen(sites), default=sites.depth)
     stages: list[int] = []
     states: list[Tensor] = []
-    step, hidden = loop._Run._step, Base.hidden
+    step, hidden = loop.Trainer._step, Base.hidden
 
-    def watched(run: loop._Run, *given: Any) -> None:
+    def watched(run: loop.Trainer, *given: Any) -> None:
         states.clear()
         with listening(run.hooked.backbone, sites, lowest) as record:
             step(run, *given)
@@ -193,7 +193,7 @@ def test_so_it_does_in_every_step_of_training(
         states.append(out[0])
         return out
 
-    monkeypatch.setattr(loop._Run, "_step", watched)
+    monkeypatch.setattr(loop.Trainer, "_step", watched)
     monkeypatch.setattr(Base, "hidden", kept)
     api.train(data, base=base, method=how, epochs=1, batch_size=16, baselines=False)
     assert sorted(set(stages)) == list(range(METHODS[method].stages))

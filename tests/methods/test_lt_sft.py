@@ -171,16 +171,16 @@ def test_the_second_stage_starts_from_the_bare_base(base: Base, data: Path, monk
     from adaptree.training import loop
 
     outputs, heads = [], []
-    real = loop._Run._advance
+    real = loop.Trainer._advance
 
     def advance(self: Any) -> None:
         rows = [row for [row] in self.source.examples(self.train_rows[:4])]
         dense = base.hidden(rows, self.hooked)[0]
         real(self)
         outputs.extend([dense, base.hidden(rows, self.hooked)[0], base.hidden(rows)[0]])
-        heads.extend([self.v["head.weight"].detach().clone(), self._birth()["head.weight"]])
+        heads.extend([self.v["head.weight"].detach().clone(), self._initial()["head.weight"]])
 
-    monkeypatch.setattr(loop._Run, "_advance", advance)
+    monkeypatch.setattr(loop.Trainer, "_advance", advance)
     api.train(data, base=base, method="lt_sft:0.05", epochs=1, lr=1e-3, baselines=False)
     assert not torch.equal(outputs[0], outputs[2]), "the first stage moved"
     assert torch.equal(outputs[1], outputs[2])

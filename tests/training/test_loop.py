@@ -105,10 +105,10 @@ def test_a_run_that_dies_on_its_last_step_is_resumed_to_the_same_bits(
         real(run)
 
     whole = train(data, base, max_steps=steps).task
-    real = loop._Run._close_epoch
+    real = loop.Trainer._close_epoch
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
     with monkeypatch.context() as patch:
-        patch.setattr(loop._Run, "_close_epoch", die)
+        patch.setattr(loop.Trainer, "_close_epoch", die)
         with pytest.raises(KeyboardInterrupt):
             train(data, base, max_steps=steps, store=Store(tmp_path))
     resumed = train(data, base, max_steps=steps, store=Store(tmp_path), resume=True).task
@@ -217,13 +217,13 @@ def test_defaults_follow_the_data_the_method_and_the_base() -> None:
 def test_scores_are_of_the_very_logits_that_the_task_gives(
     data: Path, base: at.Base, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    real, seen = package.answer, []
+    real, seen = package.decode, []
 
     def check(bound: Any, part: Any, out: Any = None, keep: int = 0) -> Any:
         assert out is not None
-        seen.append(torch.equal(out, bound.logits(part.table.texts(part.rows))))
+        seen.append(torch.equal(out, bound.logits(part.dataset.texts(part.rows))))
         return real(bound, part, out, keep)
 
-    monkeypatch.setattr(package, "answer", check)
+    monkeypatch.setattr(package, "decode", check)
     train(data, base, method=method)
     assert seen == [True]

@@ -81,7 +81,7 @@ def _die(module: Any, where: str, count: int) -> None:
 @pytest.fixture(scope="module")
 def forks() -> Any:
     context = multiprocessing.get_context("forkserver")
-    preload = ["adaptree.api", "adaptree.training.finish", "transformers.models.bert.modeling_bert"]
+    preload = ["adaptree.api", "adaptree.training.package", "transformers.models.bert.modeling_bert"]
     context.set_forkserver_preload(preload)
     return context
 

@@ -1,4 +1,4 @@
-"""A search: trials on a part of the training rows, weak ones stopped early, one trunk for all, and --fast."""
+"""A search: trials on a part of the training rows, weak ones stopped early, one cache for all, and --fast."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_the_same_seed_tries_the_same_settings(base: Base, data: Path) -> None:
     assert all(torch.equal(one.task.weights[name], other.task.weights[name]) for name in one.task.weights)
 
 
-def test_a_search_and_what_follows_share_one_trunk(base: Base, data: Path, cache: Path) -> None:
+def test_a_search_and_what_follows_share_one_cache(base: Base, data: Path, cache: Path) -> None:
     searched(base, data, 4)
     assert len(list(cache.glob("*.states"))) == 1
 
@@ -324,13 +324,13 @@ def test_ctrl_c_as_a_trial_ends_ends_the_search_and_keeps_the_trial(tmp_path: Pa
 def test_ctrl_c_in_the_evaluation_of_the_last_epoch_is_not_lost(
     base: Base, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, trials = loop._Run.evaluate, []
+    real, trials = loop.Trainer.evaluate, []
 
     def evaluate(self: Any, precision: str) -> Any:
         os.kill(os.getpid(), signal.SIGINT)
         return real(self, precision)
 
-    monkeypatch.setattr(loop._Run, "evaluate", evaluate)
+    monkeypatch.setattr(loop.Trainer, "evaluate", evaluate)
     with pytest.raises(KeyboardInterrupt):
         searched(base, data, 3, epochs=1, on_event=lambda e: trials.append(e) if e["event"] == "trial" else None)
     assert len(trials) == 1

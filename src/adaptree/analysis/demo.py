@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from adaptree.data.events import Listener, silent
 
 if TYPE_CHECKING:
     from adaptree.models.bound import Bound
@@ -42,22 +43,24 @@ def data(name: str) -> tuple[Path, Path]:
     return FOLDER / f"{name}.csv", FOLDER / f"{name}_test.csv"
 
 
-def run(store: Store, *, on_event: Callable[[dict[str, Any]], None] = lambda event: None, **settings: Any) -> Demo:
+def run(store: Store, *, on_event: Listener = silent, **settings: Any) -> Demo:
     """Train the first task, then the second, and check that the first still gives the same logits."""
     import torch
 
-    from adaptree import api
     from adaptree.data.read import rows
     from adaptree.models.fingerprint import fingerprint
     from adaptree.models.loading import load_base
     from adaptree.reports import plots
+    from adaptree.training.pipeline import train
+    from adaptree.training.run import Run
 
     base = load_base()
     tasks: dict[str, Bound] = {}
     before: dict[str, torch.Tensor] = {}
     for name in TASKS:
         training, test = data(name)
-        tasks[name] = api.train(training, test=test, base=base, name=name, store=store, on_event=on_event, **settings)
+        specification = Run.of(training, test=test, base=base, name=name, store=store, **settings)
+        tasks[name] = train(specification, on_event)[0]
         before[name] = tasks[name].logits([row["text"] for _, row in rows(test)])
     first = TASKS[0]
     again = base.bind(store[first]).logits([row["text"] for _, row in rows(data(first)[1])])

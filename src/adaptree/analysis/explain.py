@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adaptree import api
 from adaptree import compose as algebra
 from adaptree.data.batch import group
 from adaptree.data.read import Source, name_of
@@ -22,6 +21,7 @@ from adaptree.methods.fusion import Fusion
 from adaptree.reports.plots import matrix, save, style
 from adaptree.reports.text import distinct, short
 from adaptree.tasks.record import FUSES
+from adaptree.training.evaluate import evaluate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -152,7 +152,7 @@ def masked(
     found: list[Masked] = []
     for masking in (None, *adapters):
         task = bound if masking is None else _with(bound, _without(names.index(masking)))
-        result = api.evaluate(task, again, text=text, text_pair=text_pair, label=label, encoding=encoding)
+        result = evaluate(task, again, text=text, text_pair=text_pair, label=label, encoding=encoding)
         scores = result["metrics"]["test"]
         whole = found[0].score if found else scores[metric]
         found.append(Masked(masking, metric, scores[metric], scores[metric] - whole, scores))

@@ -1,4 +1,4 @@
-"""The command line: thin skins over api.py. Nothing here imports torch before a command needs it."""
+"""The command line: each command is a thin layer over a function of api.py. torch is imported only when needed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command: 0 done, 1 could not, 2 wrong usage; one line says what, why and what to do."""
+    """Run one command and return its exit code: 0 done, 1 failed, 2 wrong usage; an error is one line on stderr."""
     args = sys.argv[1:] if argv is None else argv
     try:
         with warnings.catch_warnings():
@@ -71,7 +71,7 @@ def _run(args: list[str]) -> int:
 
 
 def _warn(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-    """A warning is a line for a reader, without the place in the code that it comes from."""
+    """Print a warning as one line, without the place in the code that it comes from."""
     print(f"note: {message}", file=sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""All commands, and the options that they share."""
+"""The application that all commands register with, and the options that are not those of a run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from adaptree import __version__
+from adaptree.cli.show import Format
 
 app = typer.Typer(
     name="adaptree",
@@ -23,26 +24,16 @@ StoreOption = Annotated[
     Path | None, typer.Option("--store", help="Where tasks are kept. Default: $ADAPTREE_STORE, else ~/.adaptree.")
 ]
 NoStore = Annotated[Path | None, typer.Option("--store", hidden=True, help="Every command takes it; not needed here.")]
+FormatOption = Annotated[Format, typer.Option("--format", help="How results are printed.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes.")]
-Debug = Annotated[bool, typer.Option("--debug", help="On an error, show where it comes from.")]
-Encoding = Annotated[str, typer.Option(help="How the file spells its characters, e.g. latin-1.")]
-Text = Annotated[str | None, typer.Option("--text", help="Column with the text. Default: guessed.")]
-TextPair = Annotated[str | None, typer.Option("--text-pair", help="Column with the second text of a pair.")]
-Label = Annotated[str | None, typer.Option("--label", help="Column with the label. Default: guessed.")]
-BaseOption = Annotated[
-    str | None, typer.Option("--base", help="minilm (embedded), mpnet, a folder, or a name on the Hugging Face hub.")
-]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, …")]
-Threads = Annotated[int | None, typer.Option(min=1, help="Processor threads. Same number, same bits.")]
+Debug = Annotated[bool, typer.Option("--debug", help="On an error, show the traceback.")]
 Int8 = Annotated[
-    bool, typer.Option("--int8", help="Compute the base in whole numbers: about twice as quick; refused when it hurts.")
+    bool, typer.Option("--int8", help="Compute the base in int8: about twice as fast; refused if answers change.")
 ]
-TrustRemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run code that a base brings along.")]
-AllowPickle = Annotated[bool, typer.Option("--allow-pickle", help="Read a base's weights from a pickle too.")]
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(wanted: bool) -> None:
+    if wanted:
         typer.echo(f"adaptree {__version__}")
         raise typer.Exit
 

@@ -2,44 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adaptree.cli import app as options
+from adaptree.cli import app as shared
+from adaptree.cli import options
 from adaptree.cli.app import app
 from adaptree.cli.show import Format, Progress, emit, emit_one, out
 
 if TYPE_CHECKING:
     from adaptree.data.check import Report
 
+VALIDATION = "Validation file, checked for texts that are also in the data."
+
 
 @app.command()
+@options.takes("base", "kind", *options.COLUMNS, "max_length", "seed", validation=VALIDATION)
 def check(
     data: Annotated[str, typer.Argument(help="csv, tsv, jsonl, parquet, txt, conll, SQuAD's json, also .gz or .xz.")],
-    validation: Annotated[str | None, typer.Option(help="Validation file, looked at for leakage.")] = None,
-    base: options.BaseOption = "minilm",
-    kind: Annotated[
-        str | None, typer.Option(help="classify, regress, tag, answer, choose or mlm. Default: guessed from the file.")
-    ] = None,
-    text: options.Text = None,
-    text_pair: options.TextPair = None,
-    label: options.Label = None,
-    encoding: options.Encoding = "utf-8",
-    max_length: Annotated[int | None, typer.Option(help="Longest text in tokens. Default: 256.")] = None,
-    seed: Annotated[int, typer.Option()] = 0,
-    form: Annotated[Format, typer.Option("--format")] = Format.table,
-    quiet: options.Quiet = False,
-    store: options.NoStore = None,
-    debug: options.Debug = False,
+    form: shared.FormatOption = Format.table,
+    quiet: shared.Quiet = False,
+    store: shared.NoStore = None,
+    debug: shared.Debug = False,
+    **values: Any,
 ) -> None:
-    """What is in this file, what `train` would do with it, and what looks wrong."""
+    """Show what is in a file, what `train` would do with it, and what looks wrong."""
     from adaptree import api
 
-    report = api.check(
-        data, validation=validation, base=base or "minilm", kind=kind, text=text, text_pair=text_pair, label=label,
-        encoding=encoding, max_length=max_length, seed=seed, on_event=Progress(quiet),
-    )  # fmt: skip
+    report = api.check(data, on_event=Progress(quiet), **options.given(values))
     if form is Format.table:
         _print(report)
     else:

@@ -4,71 +4,62 @@ from __future__ import annotations
 
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from adaptree.cli import app as options
+from adaptree.cli import app as shared
+from adaptree.cli import options
 from adaptree.cli.app import app
-from adaptree.cli.show import Format, emit, emit_one, out, say, tell
+from adaptree.cli.show import Format, comparison_progress, emit, emit_one, out, say
 from adaptree.errors import TrainingError, UsageError
+
+KIND = "classify or regress. Default: guessed from the labels."
+METRIC = "What is compared. Default: accuracy or pearson."
+TEST = "Test file, opened when the settings are chosen."
+READ = ("base", "validation", "batch_size", "max_length", *options.COLUMNS, *options.COMPUTING)
 
 
 @app.command()
+@options.takes(*READ, kind=KIND, metric=METRIC, test=TEST)
 def compare(
     data: Annotated[str, typer.Argument(help="csv, tsv, jsonl or parquet, also .gz or .xz.")],
     method: Annotated[list[str], typer.Option("--method", help="full, houlsby:64, …; give it several times.")],
     seeds: Annotated[int, typer.Option(min=1, help="How often each method is trained: seeds 0, 1, …")] = 3,
     folder: Annotated[
-        Path, typer.Option("--out", help="Where everything is kept; done cells there are not run again.")
+        Path, typer.Option("--out", help="Folder for everything; finished cells there are not run again.")
     ] = Path("comparison"),
     rows: Annotated[
         int | None,
         typer.Option(min=2, help="Train on at most this many rows, validate on half as many: a seeded sample."),
     ] = None,
-    base: options.BaseOption = "minilm",
-    validation: Annotated[str | None, typer.Option(help="Validation file. Default: a fifth of the data.")] = None,
-    test: Annotated[str | None, typer.Option(help="Test file, opened when the settings are chosen.")] = None,
     epochs: Annotated[str | None, typer.Option(help="5, or several to try: 5,20. Default: by the rows.")] = None,
     lr: Annotated[str | None, typer.Option(help="1e-3, or several to try: 3e-4,1e-3. Default: the method's.")] = None,
-    batch_size: Annotated[int, typer.Option()] = 32,
-    max_length: Annotated[int | None, typer.Option(help="Longest text in tokens. Default: 256.")] = None,
-    metric: Annotated[str | None, typer.Option(help="What is compared. Default: accuracy or pearson.")] = None,
     title: Annotated[
-        str | None, typer.Option(help="Over the table and the figure. Default: the file and the base.")
+        str | None, typer.Option(help="Title of the table and the figure. Default: the file and the base.")
     ] = None,
-    kind: Annotated[str | None, typer.Option(help="classify or regress. Default: guessed from the labels.")] = None,
-    text: options.Text = None,
-    text_pair: options.TextPair = None,
-    label: options.Label = None,
-    encoding: options.Encoding = "utf-8",
-    device: options.Device = "auto",
-    threads: options.Threads = None,
-    trust_remote_code: options.TrustRemoteCode = False,
-    allow_pickle: options.AllowPickle = False,
     retry: Annotated[bool, typer.Option("--retry", help="Run the cells that failed once more.")] = False,
-    form: Annotated[Format, typer.Option("--format")] = Format.table,
-    quiet: options.Quiet = False,
-    store: options.NoStore = None,
-    debug: options.Debug = False,
+    form: shared.FormatOption = Format.table,
+    quiet: shared.Quiet = False,
+    store: shared.NoStore = None,
+    debug: shared.Debug = False,
+    **values: Any,
 ) -> int:
     """Compare methods on your data: score against trained parameters, as a table and a figure."""
-    from adaptree.analysis.compare import compare as run
+    from adaptree import api
     from adaptree.analysis.compare import report
 
     try:
-        result = run(
-            data, methods=method, out=folder, seeds=seeds, rows=rows, base=base or "minilm", validation=validation,
-            test=test, epochs=_numbers("epochs", epochs, int), lr=_numbers("lr", lr, float), batch_size=batch_size,
-            max_length=max_length, metric=metric, kind=kind, text=text, text_pair=text_pair, label=label,
-            encoding=encoding, device=device, threads=threads, trust_remote_code=trust_remote_code,
-            allow_pickle=allow_pickle, retry=retry, title=title, command=_command(),
-            on_event=lambda event: tell(event, quiet),
+        result = api.compare(
+            data, methods=method, out=folder, seeds=seeds, rows=rows, epochs=_numbers("epochs", epochs, int),
+            lr=_numbers("lr", lr, float), title=title, retry=retry, command=shlex.join(["adaptree", *sys.argv[1:]]),
+            on_event=partial(comparison_progress, quiet=quiet), **options.given(values),
         )  # fmt: skip
     except KeyboardInterrupt:
         raise TrainingError(
-            f"stopped; the cells that are done are kept in '{folder}'.", hint="The same command goes on."
+            f"stopped; finished cells are kept in '{folder}'.", hint="Run the same command to go on."
         ) from None
     if form is Format.table:
         emit(report.table(result), form, report.titles(result))
@@ -93,7 +84,7 @@ def _numbers(name: str, words: str | None, kind: type) -> list[Any]:
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    """A method's row with a column for each number; a failed one leaves them empty."""
+    """Return a method's row with a column for each number; a failed one leaves them empty."""
     found: dict[str, Any] = {"method": row["method"]}
     for part in ("validation", "test"):
         scores = row.get("scores", {}).get(part, {})
@@ -101,7 +92,3 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
     keys = ("trained", "trained_percent", "bytes", "seconds", "memory", "peak_memory", "base_memory", "seeds", "pareto")
     found |= {key: row.get(key) for key in keys}
     return found | {"error": row["failed"][0]["error"] if row["failed"] else ""}
-
-
-def _command() -> str:
-    return shlex.join(["adaptree", *sys.argv[1:]])

@@ -12,12 +12,12 @@ from adaptree.errors import UsageError, near
 
 
 def _from_config(context: typer.Context, path: str | None) -> str | None:
-    """Take a toml file's values for the options that the command line leaves out."""
+    """Read the options that the command line leaves out from a toml file."""
     if path is None:
         return None
     try:
         with Path(path).open("rb") as file:
-            said = tomllib.load(file)
+            content = tomllib.load(file)
     except OSError as error:
         raise UsageError(f"'{path}' cannot be read: {error.strerror}.", hint="--config run.toml") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -29,7 +29,7 @@ def _from_config(context: typer.Context, path: str | None) -> str | None:
         if word.startswith("--") and word not in ("--config", "--debug", "--help")
     }
     found: dict[str, Any] = {}
-    for name, value in said.items():
+    for name, value in content.items():
         option = options.get(name.replace("_", "-"))
         if option is None or option.name is None:
             hint = near(name.replace("_", "-"), options) or "adaptree train --help lists them."

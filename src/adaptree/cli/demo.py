@@ -8,20 +8,20 @@ from typing import Annotated, Any
 
 import typer
 
-from adaptree.cli import app as options
+from adaptree.cli import app as shared
+from adaptree.cli import options
 from adaptree.cli.app import app
 from adaptree.cli.show import Format, Progress, duration, emit, out, say, size
 from adaptree.errors import AdaptreeError
 
 
 @app.command()
+@options.takes("epochs", "seed", "threads")
 def demo(
     store: Annotated[Path, typer.Option("--store", help="Where the two tasks are kept.")] = Path("adaptree-demo"),
-    epochs: Annotated[int | None, typer.Option(help="Passes over the data.")] = None,
-    seed: Annotated[int, typer.Option()] = 0,
-    threads: options.Threads = None,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
+    quiet: shared.Quiet = False,
+    debug: shared.Debug = False,
+    **values: Any,
 ) -> None:
     """Watch one frozen model learn two tasks in turn: a few minutes, offline."""
     began = time.monotonic()
@@ -30,7 +30,7 @@ def demo(
     from adaptree.tasks.store import Store
 
     with Progress(quiet) as progress:
-        result = shown.run(Store(store), on_event=progress, epochs=epochs, seed=seed, threads=threads)
+        result = shown.run(Store(store), on_event=progress, **options.given(values))
     console = out()
     emit((_row(name, bound.task) for name, bound in result.tasks.items()), Format.table)
     base = next(iter(result.tasks.values())).task.record.parameters["base"]

@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from adaptree.cli import app as options
+from adaptree.cli import app as shared
+from adaptree.cli import options
 from adaptree.cli.app import app
-from adaptree.cli.show import Format, emit, out, say, tell
+from adaptree.cli.show import Format, comparison_progress, emit, out, say
 from adaptree.errors import TrainingError, UsageError
 
 
 @app.command()
+@options.takes("base", "threads")
 def experiment(
     name: Annotated[str | None, typer.Argument(help="Which; without one they are listed.")] = None,
     data: Annotated[
@@ -30,13 +33,12 @@ def experiment(
     resume: Annotated[
         bool, typer.Option("--resume", help="Only go on with what is begun there; without it, begin if need be.")
     ] = False,
-    base: options.BaseOption = "minilm",
-    threads: options.Threads = None,
-    quiet: options.Quiet = False,
-    store: options.NoStore = None,
-    debug: options.Debug = False,
+    quiet: shared.Quiet = False,
+    store: shared.NoStore = None,
+    debug: shared.Debug = False,
+    **values: Any,
 ) -> int:
-    """Run one of the papers' experiments on real data; what is done is kept, and the same command goes on."""
+    """Run one of the papers' experiments on real data; the same command goes on with a run that was stopped."""
     from adaptree.analysis import experiments
 
     if name is None:
@@ -50,12 +52,12 @@ def experiment(
         raise UsageError(f"nothing is begun in '{place}'.", hint="Leave out --resume, or name its folder: --out DIR")
     try:
         page = experiments.run(
-            name, where, place, tasks=task or (), seeds=seeds, base=base or "minilm", threads=threads,
-            command=shlex.join(["adaptree", *sys.argv[1:]]), on_event=lambda event: tell(event, quiet),
+            name, where, place, tasks=task or (), seeds=seeds, command=shlex.join(["adaptree", *sys.argv[1:]]),
+            on_event=partial(comparison_progress, quiet=quiet), **options.given(values),
         )  # fmt: skip
     except KeyboardInterrupt:
         raise TrainingError(
-            f"stopped; the cells that are done are kept in '{place}'.", hint="The same command goes on."
+            f"stopped; finished cells are kept in '{place}'.", hint="Run the same command to go on."
         ) from None
     out().print(page, soft_wrap=True, markup=False, highlight=False)
     say("   ".join(map(str, [place / "table.md", *sorted(place.glob("*.png"))])), quiet)

@@ -9,20 +9,22 @@ from typing import Annotated, Any
 
 import typer
 
-from adaptree.cli import app as options
+from adaptree.cli import app as shared
+from adaptree.cli import options
 from adaptree.cli.app import app
-from adaptree.cli.predict import a_file, tell_cut
+from adaptree.cli.predict import a_file, note_truncated, split_options
 from adaptree.cli.show import Format, emit, emit_one, out, say
 from adaptree.errors import UsageError
 
 
 @app.command()
+@options.takes(*options.COLUMNS, *options.COMPUTING, base=options.OF_TASK)
 def explain(
     task: Annotated[str, typer.Argument(help="A fused task's name, or a composition with one: stack(lang/qu, fused).")],
     texts: Annotated[
         list[str] | None, typer.Argument(help="Texts, the two of a pair separated by a tab; or a data file.")
     ] = None,
-    file: Annotated[str | None, typer.Option("--file", help="The same, said by name.")] = None,
+    file: Annotated[str | None, typer.Option("--file", help="A data file.")] = None,
     folder: Annotated[
         Path | None, typer.Option("--out", help="Also draw it: attention.svg and attention.png in this folder.")
     ] = None,
@@ -30,65 +32,53 @@ def explain(
         bool,
         typer.Option("--mask", help="Also score the labelled file without the most and the least attended adapter."),
     ] = False,
-    text: options.Text = None,
-    text_pair: options.TextPair = None,
-    label: options.Label = None,
-    base: options.BaseOption = None,
-    encoding: options.Encoding = "utf-8",
-    device: options.Device = "auto",
-    threads: options.Threads = None,
-    trust_remote_code: options.TrustRemoteCode = False,
-    allow_pickle: options.AllowPickle = False,
-    store: options.StoreOption = None,
-    form: Annotated[Format, typer.Option("--format")] = Format.table,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
+    store: shared.StoreOption = None,
+    form: shared.FormatOption = Format.table,
+    quiet: shared.Quiet = False,
+    debug: shared.Debug = False,
+    **values: Any,
 ) -> None:
-    """What a fused task attends to: the mean weight of each adapter in each layer, over the tokens of texts or a file.
+    """Show what a fused task attends to: the mean weight of each adapter in each layer, over the tokens of the inputs.
 
     Padding does not count; special tokens such as [CLS] do.
     """
-    from adaptree.analysis import explain as looking
+    from adaptree.analysis import explain as analysis
     from adaptree.models.opening import open_task
     from adaptree.tasks.store import Store
 
-    if file is None and (named := a_file(texts)) is not None:
-        file, texts = named, None
+    if file is None and (path := a_file(texts)) is not None:
+        file, texts = path, None
     if (file is None) == (not texts):
         raise UsageError("give either texts or a data file.", hint='adaptree explain TASK "some text"')
     if mask and file is None:
         raise UsageError("--mask scores a labelled file.", hint=f"adaptree explain {shlex.quote(task)} DATA --mask")
     if mask and form is Format.csv:
         raise UsageError("--mask is a second table, which csv has no room for.", hint="--format json")
-    bound = open_task(
-        Store(store), task, base=base, device=device, threads=threads, trust_remote_code=trust_remote_code,
-        allow_pickle=allow_pickle,
-    )  # fmt: skip
-    looking.adapters_of(bound)
-    given: Any
-    if file is None:
-        given = [bound.line(line) for line in texts or []]
-    else:
-        given = looking.inputs_of(bound, file, text=text, text_pair=text_pair, encoding=encoding)
-    found = looking.attention(bound, given)
-    drawn = looking.heatmap(found, folder) if folder is not None else []
+    reading, opening = split_options(values)
+    label = reading.pop("label", None)
+    bound = open_task(Store(store), task, **opening)
+    analysis.adapters_of(bound)
+    inputs: Any = [bound.line(line) for line in texts or []]
+    if file is not None:
+        inputs = analysis.inputs_of(bound, file, **reading)
+    attention = analysis.attention(bound, inputs)
+    figures = analysis.heatmap(attention, folder) if folder is not None else []
     scores: list[dict[str, Any]] = []
     if mask and file is not None:
-        columns = {"text": text, "text_pair": text_pair, "label": label}
-        attended = {None: "", found.most: "most", found.least: "least"}
-        for each in looking.masked(bound, file, [found.most, found.least], encoding=encoding, **columns):
+        attended = {None: "", attention.most: "most", attention.least: "least"}
+        for each in analysis.masked(bound, file, [attention.most, attention.least], label=label, **reading):
             scores.append({"attended": attended[each.adapter], **asdict(each)})
     if form in (Format.json, Format.jsonl):
-        emit_one({**found.to_dict(), **({"masked": scores} if mask else {})}, form)
+        emit_one({**attention.to_dict(), **({"masked": scores} if mask else {})}, form)
     else:
-        emit(found.rows(), form)
+        emit(attention.rows(), form)
     if form is Format.table:
-        plural = "s" if found.inputs > 1 else ""
-        out().print(f"{found.inputs:,} input{plural}, {found.tokens:,} tokens", soft_wrap=True)
+        plural = "s" if attention.inputs > 1 else ""
+        out().print(f"{attention.inputs:,} input{plural}, {attention.tokens:,} tokens", soft_wrap=True)
         if scores:
-            shown = [{**row, "adapter": row["adapter"] or "nothing"} for row in scores]
+            rows = [{**row, "adapter": row["adapter"] or "nothing"} for row in scores]
             metric = scores[0]["metric"]
-            emit(shown, form, {"adapter": "masked", "attended": "attended", "score": metric, "change": "change"})
-    tell_cut(bound, quiet)
-    if drawn:
-        say("   ".join(map(str, drawn)), quiet)
+            emit(rows, form, {"adapter": "masked", "attended": "attended", "score": metric, "change": "change"})
+    note_truncated(bound, quiet)
+    if figures:
+        say("   ".join(map(str, figures)), quiet)

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from adaptree.cli import app as options
+from adaptree.cli import app as shared
+from adaptree.cli import options
 from adaptree.cli.app import app
 from adaptree.cli.show import Format, emit, out
 
 
 @app.command()
+@options.takes("base")
 def methods(
-    base: options.BaseOption = "minilm",
-    form: Annotated[Format, typer.Option("--format")] = Format.table,
-    store: options.NoStore = None,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
+    form: shared.FormatOption = Format.table,
+    store: shared.NoStore = None,
+    quiet: shared.Quiet = False,
+    debug: shared.Debug = False,
+    **values: Any,
 ) -> None:
-    """The ways of tuning: what each trains, what that costs on a base, and when to choose it."""
+    """List the methods: what each trains, what that costs on a base, and when to choose it."""
     from adaptree import api
 
-    rows = api.methods(base or "minilm")
+    rows = api.methods(**options.given(values))
     if form is not Format.table:
         emit(rows, form)
         return

@@ -1,4 +1,4 @@
-"""What the commands that train share: options, and what they say of a run that was stopped or is done."""
+"""What the commands that train share: how they resume, report and end."""
 
 from __future__ import annotations
 
@@ -7,58 +7,106 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from adaptree.cli.show import say
-from adaptree.errors import TrainingError
+from adaptree.cli.show import Format, emit, out, say, size
+from adaptree.errors import TrainingError, UsageError
 
 if TYPE_CHECKING:
+    from adaptree.data.events import Event, Listener
     from adaptree.tasks.record import Record
 
-Kind = Annotated[
-    str | None, typer.Option(help="classify, regress, tag, answer, choose or mlm. Default: guessed from the file.")
-]
-Validation = Annotated[str | None, typer.Option(help="Validation file. Default: a fifth of the data.")]
-Test = Annotated[str | None, typer.Option(help="Test file, scored once at the end.")]
-Epochs = Annotated[int | None, typer.Option(help="Passes over the data. Default: 20 on few rows to 4 on many.")]
-Lr = Annotated[float | None, typer.Option(help="Peak learning rate. Default: the method's.")]
-MaxLength = Annotated[int | None, typer.Option(help="Longest text in tokens. Default: 256.")]
-MaxSteps = Annotated[int | None, typer.Option(help="Stop after this many batches.")]
-Metric = Annotated[
-    str | None,
-    typer.Option(help="What chooses the best epoch. Default: the kind's own: accuracy, pearson, f1 or perplexity."),
-]
-Pooling = Annotated[str | None, typer.Option(help="mean, first or last. Default: as the base was pretrained.")]
-ClassWeights = Annotated[bool, typer.Option("--class-weights", help="Give rare labels the same say.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped or killed.")]
 
-
-def again() -> str:
-    """The command that goes on with this run."""
+def resume_command() -> str:
+    """Return the command that goes on with this run."""
     return shlex.join(["adaptree", *(word for word in sys.argv[1:] if word != "--resume"), "--resume"])
 
 
 @contextmanager
 def stoppable(folder: Path) -> Iterator[None]:
-    """Where Ctrl-C leaves something in a run's folder, say how to go on with it."""
+    """If Ctrl-C leaves something in a run's folder, say how to go on with it."""
     try:
         yield
     except KeyboardInterrupt:
         if not any(folder.glob("*.safetensors")) and not (folder / "search.jsonl").exists():
             raise
-        raise TrainingError("stopped; what was trained so far is kept.", hint=f"Go on with: {again()}") from None
+        hint = f"Go on with: {resume_command()}"
+        raise TrainingError("stopped; what was trained so far is kept.", hint=hint) from None
 
 
-def tell_end(records: Sequence[Record], quiet: bool) -> int:
-    """Say what is to be known of a run's tasks beside their scores; the command's exit code."""
+def finish(records: Sequence[Record], quiet: bool) -> int:
+    """Print what a user should know of a run's tasks beside their scores; return the exit code."""
     for record in records:
         if record.version > 1:
-            told = f"'{record.name}' was there before: this is version {record.version}, the older ones are kept."
-            say(told, quiet)
+            say(f"'{record.name}' exists already: this is version {record.version}, older ones are kept.", quiet)
     settings = records[0].settings
     if settings.get("finished", True):
         return 0
-    say(f"✘ stopped: the best so far (epoch {settings['best_epoch']}) is kept.  Go on with: {again()}")
+    say(f"✘ stopped: the best so far (epoch {settings['best_epoch']}) is kept.  Go on with: {resume_command()}")
     return 1
+
+
+def report(result: dict[str, Any]) -> None:
+    """Print a trained task for people: scores beside the baselines, and the price."""
+    parts = list(result["metrics"])
+    part = "test" if "test" in parts else parts[0]
+    rows = []
+    for key, (low, high) in result["intervals"][part].items():
+        row: dict[str, Any] = {"metric": key}
+        row |= {name: result["metrics"][name][key] for name in parts}
+        row["interval"] = f"{low:.4f} - {high:.4f}"
+        row |= {name: scores.get(key) for name, scores in result["baselines"].items()}
+        rows.append(row)
+    titles = {"metric": "", **{name: name for name in parts}, "interval": f"95 % of {part}"}
+    emit(rows, Format.table, titles | {name: name for name in result["baselines"]})
+    price = result["parameters"]
+    share = 100 * price["trained"] / price["base_without_embeddings"]
+    out().print(
+        f"{result['task']}@{result['version']}: {result['method']} on {result['base']}; "
+        f"{price['trained']:,} parameters trained (adapters {price['adapters']:,}, norms {price['norms']:,}, "
+        f"head {price['head']:,}): {result['trained_percent']:.2f} % of the base, {share:.2f} % without embeddings; "
+        f"{size(result['bytes'])}, {result['seconds']:.0f} s",
+        soft_wrap=True,
+    )
+
+
+def report_joint(results: Sequence[dict[str, Any]]) -> None:
+    """Print the tasks of a joint training for people: a line for each, and what they share."""
+    rows = []
+    for result in results:
+        metric = next(iter(result["metrics"]["validation"]))
+        low, high = result["intervals"]["validation"].get(metric, (None, None))
+        row = {"task": f"{result['task']}@{result['version']}", "kind": result["kind"], "metric": metric}
+        row["validation"] = result["metrics"]["validation"][metric]
+        row["interval"] = None if low is None else f"{low:.4f} - {high:.4f}"
+        row |= {name: result["baselines"].get(name, {}).get(metric) for name in ("majority", "tfidf")}
+        row["head"] = result["parameters"]["head"]
+        rows.append(row)
+    emit(rows, Format.table, {key: key for key in rows[0]} | {"interval": "95 % of validation"})
+    first = results[0]
+    shared = first["parameters"]["trained"] - first["parameters"]["head"]
+    out().print(
+        f"{first['method']} on {first['base']}, shared by {len(results)} tasks: {shared:,} parameters beside the "
+        f"heads; {size(sum(result['bytes'] for result in results))} in all, {first['seconds']:.0f} s",
+        soft_wrap=True,
+    )
+
+
+def tensorboard(folder: Path) -> Listener:
+    """Return a listener that writes the curves for TensorBoard."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise UsageError("TensorBoard is not installed.", hint="pip install 'adaptree[tensorboard]'") from error
+    writer: Any = SummaryWriter(str(folder))
+
+    def listen(event: Event) -> None:
+        if event["event"] == "step":
+            writer.add_scalar("train/loss", event["loss"], event["step"])
+            writer.add_scalar("train/lr", event["lr"], event["step"])
+        elif event["event"] == "epoch":
+            for key in ("train_loss", "validation_loss", event["metric"]):
+                writer.add_scalar(f"epoch/{key}", event[key], event["epoch"])
+            writer.flush()
+
+    return listen

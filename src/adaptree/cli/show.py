@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-Event = dict[str, Any]
+from adaptree.data.events import Event, Listener
 
 
 class Format(StrEnum):
@@ -20,7 +20,7 @@ class Format(StrEnum):
 
 
 def emit(rows: Iterable[Mapping[str, Any]], form: Format, columns: Mapping[str, str] | None = None) -> None:
-    """Print rows in the form asked for; `columns` chooses and titles those of a table."""
+    """Print rows in a format; `columns` are those of a table, with their titles."""
     if form is Format.json:
         print(json.dumps(list(rows), ensure_ascii=False))
     elif form is Format.jsonl:
@@ -33,7 +33,7 @@ def emit(rows: Iterable[Mapping[str, Any]], form: Format, columns: Mapping[str, 
 
 
 def emit_one(row: Mapping[str, Any], form: Format) -> None:
-    """Print one object; as csv its nested values are joined with dots."""
+    """Print one object; as csv, the keys of nested values are joined with dots."""
     if form is Format.csv:
         write_csv([dict(_flat(row))])
     else:
@@ -41,15 +41,15 @@ def emit_one(row: Mapping[str, Any], form: Format) -> None:
 
 
 def write_csv(rows: Iterable[Mapping[str, Any]]) -> None:
-    """Rows of the same columns; a value that is no text or number is written as JSON."""
+    """Print rows of the same columns as csv; values that are neither text nor number are written as JSON."""
     writer = None
     for row in rows:
         if writer is None:
             writer = csv.DictWriter(sys.stdout, fieldnames=list(row), lineterminator="\n")
             writer.writeheader()
         nested = {key: value for key, value in row.items() if isinstance(value, bool | Mapping | list | tuple)}
-        spelled = {key: json.dumps(value, ensure_ascii=False, default=str) for key, value in nested.items()}
-        writer.writerow({**row, **spelled})
+        encoded = {key: json.dumps(value, ensure_ascii=False, default=str) for key, value in nested.items()}
+        writer.writerow({**row, **encoded})
 
 
 def _flat(row: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
@@ -77,7 +77,7 @@ def _table(rows: list[Mapping[str, Any]], columns: Mapping[str, str] | None) -> 
 
 
 def out(stderr: bool = False) -> Any:
-    """A console that never cuts or colours what goes into a pipe."""
+    """Return a console that neither wraps nor colours what goes into a pipe."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
@@ -85,6 +85,7 @@ def out(stderr: bool = False) -> Any:
 
 
 def cell(value: Any) -> str:
+    """Return a value as a table shows it."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -95,12 +96,13 @@ def cell(value: Any) -> str:
 
 
 def say(text: str, quiet: bool = False) -> None:
-    """A note, on stderr."""
+    """Print a line on stderr."""
     if not quiet:
         print(text, file=sys.stderr, flush=True)
 
 
 def size(count: float) -> str:
+    """Return a number of bytes with a unit."""
     for unit in ("B", "KB", "MB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -109,14 +111,15 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
+    """Return seconds as a person says them."""
     whole = round(seconds)
     return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s" if whole < 120 else f"{whole // 60} min {whole % 60} s"
 
 
 class Progress:
-    """A run's events as a progress bar on a terminal, as plain lines in a pipe, as nothing when quiet."""
+    """A listener that shows a run: a progress bar on a terminal, lines in a pipe, nothing if quiet."""
 
-    def __init__(self, quiet: bool = False, also: Sequence[Callable[[Event], None]] = ()) -> None:
+    def __init__(self, quiet: bool = False, also: Sequence[Listener] = ()) -> None:
         self.quiet = quiet
         self.also = also
         self._bar: Any = None
@@ -141,7 +144,7 @@ class Progress:
             self._bar = None
 
     def _reading(self, event: Event) -> None:
-        """One line that counts on a terminal; in a pipe a line when a long file is read."""
+        """Show one line that counts on a terminal; in a pipe, a line when a long file has been read."""
         text = f"{event['name']}: {event['rows']:,} rows read"
         if sys.stderr.isatty():
             print(f"\r{text}", end="\n" if event["done"] else "", file=sys.stderr, flush=True)
@@ -163,10 +166,10 @@ class Progress:
         settings, columns = event["settings"], dict(event["columns"])
         target = columns.pop("label", None)
         texts = " + ".join(str(column) for column in columns.values() if column)
-        labels = f" ({len(event['labels'])} labels)" if event["labels"] else ""
-        told = f" → '{target}'" if target else ""
+        kinds = {"regress": " (a number)"} | dict.fromkeys(("classify", "tag"), f" ({len(event['labels'])} labels)")
+        label = f" → '{target}'" if target else ""
         self._line(
-            f"{event['name']}: {event['kind']}{labels} from '{texts}'{told}; "
+            f"{event['name']}: {event['kind']}{kinds.get(event['kind'], '')} from '{texts}'{label}; "
             f"{event['train']:,} rows to train on, {event['validation']:,} to validate"
         )
         self._line(
@@ -210,8 +213,8 @@ class Progress:
             print(text, file=sys.stderr, flush=True)
 
 
-def tell(event: dict[str, Any], quiet: bool) -> None:
-    """How a comparison goes on."""
+def comparison_progress(event: Event, quiet: bool) -> None:
+    """Print the notes of a comparison, and a line for each cell that begins."""
     if event["event"] == "note":
         say(f"note: {event['text']}", quiet)
     elif event["event"] == "cell":

@@ -4,48 +4,40 @@ from __future__ import annotations
 
 import shlex
 import sys
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
-from adaptree.cli import app as options
+from adaptree.cli import app as shared
+from adaptree.cli import options
 from adaptree.cli.app import app
 from adaptree.cli.show import Format, emit, emit_one, out, say
+from adaptree.data.events import Event
 
+KIND = "classify or regress. Default: guessed from the file."
 SHOWN = 3
-"""How many of those that were skipped are named; `--format json` has all."""
+"""How many of the tasks that were not ranked are printed; `--format json` has all."""
 
 
 @app.command()
+@options.takes("base", *options.COLUMNS, *options.COMPUTING, kind=KIND, seed="Seed of the sample of rows. [default: 0]")
 def suggest(
     data: Annotated[str, typer.Argument(help="The labelled file of a new task.")],
     top: Annotated[int, typer.Option(min=1, help="How many tasks to show and to fuse.")] = 5,
-    rows: Annotated[int, typer.Option(min=20, help="How many rows of the file to look at, at most.")] = 450,
-    base: options.BaseOption = "minilm",
-    kind: Annotated[str | None, typer.Option(help="classify or regress. Default: guessed from the file.")] = None,
-    text: options.Text = None,
-    text_pair: options.TextPair = None,
-    label: options.Label = None,
-    encoding: options.Encoding = "utf-8",
-    seed: Annotated[int, typer.Option(help="Which rows are looked at.")] = 0,
-    device: options.Device = "auto",
-    threads: options.Threads = None,
-    trust_remote_code: options.TrustRemoteCode = False,
-    allow_pickle: options.AllowPickle = False,
-    store: options.StoreOption = None,
-    form: Annotated[Format, typer.Option("--format")] = Format.table,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
+    rows: Annotated[int, typer.Option(min=20, help="At most this many rows of the file are used.")] = 450,
+    store: shared.StoreOption = None,
+    form: shared.FormatOption = Format.table,
+    quiet: shared.Quiet = False,
+    debug: shared.Debug = False,
+    **values: Any,
 ) -> None:
-    """Which of the stored tasks help to learn this one, and the command that fuses them."""
-    from adaptree.analysis.suggest import suggest as ask
+    """Rank the stored tasks by how much they help to learn this file, and print the command that fuses them."""
+    from adaptree import api
     from adaptree.tasks.store import Store
 
-    found = ask(
-        data, Store(store), base or "minilm", top=top, rows=rows, seed=seed, kind=kind, text=text,
-        text_pair=text_pair, label=label, encoding=encoding, device=device, threads=threads,
-        trust_remote_code=trust_remote_code, allow_pickle=allow_pickle, on_event=lambda event: _tell(event, quiet),
-    )  # fmt: skip
+    wanted = options.given(values)
+    found = api.suggest(data, Store(store), top=top, rows=rows, on_event=partial(_progress, quiet=quiet), **wanted)
     command = found.command if store is None else f"{found.command} --store {shlex.quote(str(store))}"
     if form in (Format.json, Format.jsonl):
         emit_one({**found.to_dict(), "command": command}, form)
@@ -77,8 +69,8 @@ def suggest(
     out().print(command, soft_wrap=True)
 
 
-def _tell(event: dict[str, Any], quiet: bool) -> None:
-    """How it goes: a line for each stage, and on a terminal one that counts."""
+def _progress(event: Event, quiet: bool) -> None:
+    """Print a line for each stage, and on a terminal one that counts."""
     if quiet:
         return
     if event["event"] == "stage":

@@ -7,11 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from adaptree.cli import app as options
+from adaptree.cli import app as shared
 from adaptree.cli.app import app
 from adaptree.cli.show import Format, emit, emit_one, out, say, size
 
-FormatOption = Annotated[Format, typer.Option("--format")]
 TITLES = {
     "task": "task", "kind": "kind", "method": "method", "base": "base", "metric": "metric", "score": "score",
     "trained": "trained", "percent": "% of base", "size": "size", "created": "created",
@@ -20,12 +19,12 @@ TITLES = {
 
 @app.command("list")
 def list_(
-    store: options.StoreOption = None,
-    form: FormatOption = Format.table,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
+    store: shared.StoreOption = None,
+    form: shared.FormatOption = Format.table,
+    quiet: shared.Quiet = False,
+    debug: shared.Debug = False,
 ) -> None:
-    """The tasks in the store, the newest version of each."""
+    """List the tasks in the store, the newest version of each."""
     from adaptree.tasks.store import Store
 
     where = Store(store)
@@ -38,12 +37,12 @@ def list_(
 @app.command()
 def history(
     task: Annotated[str, typer.Argument(help="A task's name.")],
-    store: options.StoreOption = None,
-    form: FormatOption = Format.table,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
+    store: shared.StoreOption = None,
+    form: shared.FormatOption = Format.table,
+    quiet: shared.Quiet = False,
+    debug: shared.Debug = False,
 ) -> None:
-    """All versions of a task."""
+    """List all versions of a task."""
     from adaptree.tasks.store import Store
 
     _emit(Store(store).history(task), form)
@@ -52,12 +51,12 @@ def history(
 @app.command()
 def show(
     task: Annotated[str, typer.Argument(help="A task's name, or name@version.")],
-    store: options.StoreOption = None,
-    form: FormatOption = Format.table,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
+    store: shared.StoreOption = None,
+    form: shared.FormatOption = Format.table,
+    quiet: shared.Quiet = False,
+    debug: shared.Debug = False,
 ) -> None:
-    """A task's card, or with --format json its whole record."""
+    """Show a task's card, or with --format json its whole record."""
     from adaptree.reports import card
     from adaptree.tasks.record import read_record
     from adaptree.tasks.store import Store
@@ -79,10 +78,10 @@ def show(
 @app.command()
 def remove(
     task: Annotated[str, typer.Argument(help="A task's name (all versions), or name@version.")],
-    force: Annotated[bool, typer.Option("--force", help="Even if other tasks are made of it.")] = False,
-    store: options.StoreOption = None,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
+    force: Annotated[bool, typer.Option("--force", help="Remove it even if other tasks are made of it.")] = False,
+    store: shared.StoreOption = None,
+    quiet: shared.Quiet = False,
+    debug: shared.Debug = False,
 ) -> None:
     """Remove a task, or one version of it."""
     from adaptree.tasks.store import Store

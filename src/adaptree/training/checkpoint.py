@@ -1,4 +1,4 @@
-"""The state of a run on disk: there whole or not at all, and never a pickle."""
+"""Checkpoints: the state of a run on disk, replaced atomically and never a pickle."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from torch import Tensor
 from adaptree.errors import StoreError, TrainingError
 
 FILE = "checkpoint.safetensors"
+FORMAT = 2
+"""Of what `loop` writes; a run of another format cannot be resumed."""
 DAY = 24 * 60 * 60
 SEARCH = "search.jsonl"
-"""Where a search keeps its trials, beside the checkpoint."""
+"""The file of a search's trials, beside the checkpoint."""
 
 
 def prepare(folder: Path, anew: bool = False) -> None:
-    """Make the run's folder, so that a store which cannot be written is said before the work, not after.
+    """Make the run's folder and raise StoreError, before any work is done, if it cannot be written.
 
-    `anew` clears away what an earlier run of this name left, so that nothing of it is resumed by mistake.
+    `anew` removes what an earlier run of this name left there.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -44,13 +46,14 @@ def prepare(folder: Path, anew: bool = False) -> None:
 
 
 def write(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-    """Keep a run's tensors and its state, without a copy of them in memory."""
+    """Write a run's tensors and state, without a second copy in memory."""
     whole = {name: t.contiguous() for name, t in tensors.items()}
-    put(folder / FILE, lambda partial: save_file(whole, partial, metadata={"state": json.dumps(state)}))
+    metadata = {"state": json.dumps({**state, "format": FORMAT})}
+    put(folder / FILE, lambda partial: save_file(whole, partial, metadata=metadata))
 
 
 def put(path: Path, write: Callable[[Path], object]) -> None:
-    """Write beside the old one, flush to the disk, then take its place in one step."""
+    """Replace a file atomically: write a temporary one, flush it to the disk, rename it."""
     folder, partial = path.parent, _partial(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)  # another run of this name may have ended, and cleared it away
@@ -78,27 +81,34 @@ def _cannot(folder: Path, error: Exception) -> StoreError:
 
 
 def read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """The tensors and the state of the last checkpoint, or None where there is none."""
+    """Return the tensors and the state of the last checkpoint, or None if there is none."""
     path = folder / FILE
     if not path.is_file():
         return None
     try:
         with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, json.loads(file.metadata()["state"])  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            state = dict(json.loads(file.metadata()["state"]))
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise TrainingError(
             f"the checkpoint in '{folder}' cannot be read ({type(error).__name__}).", hint="Train without --resume."
         ) from error
+    if state.pop("format", 1) != FORMAT:
+        raise TrainingError(
+            f"the checkpoint in '{folder}' is of another version of adaptree.", hint="Train without --resume."
+        )
+    return tensors, state
 
 
 def remove(folder: Path) -> None:
+    """Remove the run's files, and its folder unless another run of this name is writing there."""
     for path in (folder / FILE, folder / SEARCH):
         path.unlink(missing_ok=True)
         _partial(path).unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # another run of this name is writing there
+    with contextlib.suppress(OSError):
         folder.rmdir()
 
 
 def _partial(path: Path) -> Path:
-    """Of this process alone: two runs of one name must not write into one file."""
+    """Return a temporary file of this process alone: two runs of one name must not write into one file."""
     return path.with_name(f"{path.name}.partial-{os.getpid()}")

@@ -1,16 +1,17 @@
-"""A composition that is kept as a task of its own, under a name: what `adaptree compose` makes."""
+"""Keep a composition as a task of its own, under a name (`adaptree compose`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptree import api
 from adaptree import compose as algebra
 from adaptree.compose import Average, Drop, Expression, Fuse, Name, Stack
 from adaptree.compose.blocks import Block
+from adaptree.data.events import Listener, silent
+from adaptree.data.read import Source
 from adaptree.errors import CompositionError, UsageError
 from adaptree.methods import parse as parse_method
 from adaptree.methods.layers import parse_layers
@@ -19,7 +20,8 @@ from adaptree.models.opening import EVALUATED, REBASED, open_task
 from adaptree.tasks.names import check_name
 from adaptree.tasks.record import FUSES, MADE_OF, NEEDS, ON, SAW, Record
 from adaptree.tasks.task import Task
-from adaptree.training.parents import Ground, saw
+from adaptree.training.parents import Parents, data_seen
+from adaptree.training.run import Run
 
 if TYPE_CHECKING:
     from adaptree.models.base import Base
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from adaptree.tasks.store import Store
 
 TOLERANCE = 1e-6
-_OF_THE_RUN = (ON, FUSES, NEEDS, SAW, REBASED, "insight", "search", "joint")
+OF_THE_RUN = (ON, FUSES, NEEDS, SAW, REBASED, "insight", "search", "joint")
 
 
 def compose(
@@ -35,78 +37,80 @@ def compose(
     *,
     name: str,
     store: Store | str | Path,
-    data: api.Source | None = None,
+    data: Source | None = None,
     base: Base | str | Path | None = None,
     device: str = "auto",
     threads: int | None = None,
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
-    on_event: Callable[[api.Event], None] = lambda event: None,
-    **settings: Any,
+    on_event: Listener = silent,
+    **options: Any,
 ) -> Bound:
-    """Keep a composition of stored tasks as a new task.
+    """Keep a composition of stored tasks as a new task, on the base of its parts unless another is given.
 
-    fuse(…) learns on `data`, with the options of `api.train` as `settings`. Nothing is trained for the others:
-    average(…) becomes a task with the mean of the weights, drop(…) one without the weights of some layers, and stack(…)
-    one with the weights of its last part, on top of the rest. Without a `base` it is the one of the parts.
+    fuse(…) is trained on `data`; `options` are those of a `Run`. The others are not trained: average(…) becomes a task
+    with the mean of the weights, drop(…) one without the weights of some layers, and stack(…) one with the weights of
+    its last part, on top of the rest.
     """
     from adaptree.tasks.store import Store
+    from adaptree.training.pipeline import train
 
     check_name(name)
-    asked = algebra.parse(expression)
-    _check(asked, name, data, settings)
-    where = store if isinstance(store, Store) else Store(store)
-    found = {reference: where[reference] for reference in asked.names}
-    pinned = asked.renamed({reference: task.record.reference for reference, task in found.items()})
-    wanted = open_task(  # what has no meaning is refused here
-        where, pinned.names[0] if isinstance(pinned, Fuse) else pinned, base=base, device=device, threads=threads,
+    parsed = algebra.parse(expression)
+    _check(parsed, name, data, options)
+    store = store if isinstance(store, Store) else Store(store)
+    tasks = {reference: store[reference] for reference in parsed.names}
+    pinned = parsed.renamed({reference: task.record.reference for reference, task in tasks.items()})
+    opened = open_task(  # raises what is wrong with the expression
+        store, pinned.names[0] if isinstance(pinned, Fuse) else pinned, base=base, device=device, threads=threads,
         trust_remote_code=trust_remote_code, allow_pickle=allow_pickle,
     )  # fmt: skip
-    base = wanted.base
     if data is not None:
-        return api.train(data, name=name, method=pinned, base=base, store=where, on_event=on_event, **settings)
-    made = _made(pinned, {task.record.reference: task for task in found.values()}, base)
-    came = next((of for task in found.values() if (of := _unscored(task.record, where))), {})
-    return base.bind(where.add(_probed(_kept(made, name, pinned, {SAW: saw(found.values()), **came}), base, wanted)))
+        run = Run.of(data, name=name, method=pinned, base=opened.base, store=store, **options)
+        return train(run, on_event)[0]
+    made = _made(pinned, {task.record.reference: task for task in tasks.values()}, opened.base)
+    rebased = next((of for task in tasks.values() if (of := _unscored(task.record, store))), {})
+    kept = _renamed(made, name, pinned, {SAW: data_seen(tasks.values()), **rebased})
+    return opened.base.bind(store.add(_probed(kept, opened)))
 
 
 def made_of(record: Record) -> str:
-    """What a task was made of, or fuses; nothing where it was trained by itself."""
+    """Return the expression that a task was made of, or fuses; empty if it was trained by itself."""
     return str(record.extra.get(MADE_OF) or record.extra.get(FUSES) or "")
 
 
-def _check(asked: Expression, name: str, data: object, settings: Mapping[str, Any]) -> None:
-    """Refuse what cannot become a task, or not in this way."""
-    if not asked.names:
-        raise CompositionError(f"{asked!r} is the bare base: there is nothing to compose.")
-    if isinstance(asked, Name):
+def _check(expression: Expression, name: str, data: object, options: Mapping[str, Any]) -> None:
+    """Raise CompositionError for an expression that cannot become a task in this way."""
+    if not expression.names:
+        raise CompositionError(f"{expression!r} is the bare base: there is nothing to compose.")
+    if isinstance(expression, Name):
         raise CompositionError(
-            f"there is nothing to compose: '{asked!r}' is one task.",
+            f"there is nothing to compose: '{expression!r}' is one task.",
             hint="Write fuse(…), average(…), stack(…), drop(…).",
         )
-    if asked.block in ("average_outputs", "parallel", "rows"):
+    if expression.block in ("average_outputs", "parallel", "rows"):
         raise CompositionError(
-            f"{asked.block} has no weights of its own to keep under a name.",
-            hint=f'Use "{asked!r}" itself wherever a task\'s name goes.',
+            f"{expression.block} has no weights of its own to keep under a name.",
+            hint=f'Use "{expression!r}" itself wherever a task\'s name goes.',
         )
-    if isinstance(asked, Fuse) and data is None:
+    if isinstance(expression, Fuse) and data is None:
         raise CompositionError(
-            f"{asked!r} has to be learned.", hint=f'adaptree compose "{asked!r}" --name {name} --train DATA'
+            f"{expression!r} has to be learned.", hint=f'adaptree compose "{expression!r}" --name {name} --train DATA'
         )
-    if not isinstance(asked, Fuse) and data is not None:
+    if not isinstance(expression, Fuse) and data is not None:
         raise CompositionError(
-            f"{asked!r} has nothing to learn: of the blocks, only fuse has.",
-            hint=f'Train a task on top of it: adaptree train DATA --name {name} --on "{asked!r}"',
+            f"{expression!r} has nothing to learn: of the blocks, only fuse has.",
+            hint=f'Train a task on top of it: adaptree train DATA --name {name} --on "{expression!r}"',
         )
-    if data is None and settings:
-        option = next(iter(settings)).replace("_", "-")
-        raise UsageError(f"--{option} is for training, and {asked!r} is not trained.", hint="Leave it out.")
+    if data is None and options:
+        option = next(iter(options)).replace("_", "-")
+        raise UsageError(f"--{option} is for training, and {expression!r} is not trained.", hint="Leave it out.")
 
 
 def _made(expression: Expression, parts: Mapping[str, Task], base: Base, bare: bool = False) -> Task:
-    """The task that an expression makes: its weights, and in its record the method and what it stands on.
+    """Return the task that an expression makes: its weights, and a record with its method and parents.
 
-    `bare`: what it stands on does not count, as in a stack.
+    With `bare`, the tasks that its parts were trained on are left out, as inside a stack.
     """
     if isinstance(expression, Name):
         return parts[expression.reference]
@@ -115,7 +119,7 @@ def _made(expression: Expression, parts: Mapping[str, Task], base: Base, bare: b
     if isinstance(expression, Drop):
         return _fewer(expression, parts, base, bare)
     if isinstance(expression, Stack):
-        return _raised(expression, parts, base)
+        return _stacked(expression, parts, base)
     raise CompositionError(
         f"{expression!r} has no weights of its own to keep under a name.",
         hint="It can stand below the last part of a stack.",
@@ -123,7 +127,7 @@ def _made(expression: Expression, parts: Mapping[str, Task], base: Base, bare: b
 
 
 def _mean(expression: Average, parts: Mapping[str, Task], base: Base, bare: bool) -> Task:
-    """The first part's record with the mean of all weights."""
+    """Return a task with the first part's record and the mean of all weights."""
     composition = algebra.compile_(algebra.stack(expression) if bare else expression, parts, base.device)
     method, v = composition.parts[-1]
     first = composition.task
@@ -137,7 +141,7 @@ def _mean(expression: Average, parts: Mapping[str, Task], base: Base, bare: bool
 
 
 def _fewer(expression: Drop, parts: Mapping[str, Task], base: Base, bare: bool) -> Task:
-    """A task of the same method in the layers that are left; what it stands on loses them too."""
+    """Return a task of the same method in the layers that are left; the tasks below it lose the same layers."""
     import torch
 
     from adaptree.models.hooks import price
@@ -175,14 +179,14 @@ def _fewer(expression: Drop, parts: Mapping[str, Task], base: Base, bare: bool) 
 
 
 def _dropped(expression: Expression, layers: str) -> Drop:
-    """A composition without some layers; one that lacks some already loses these as well."""
+    """Return a composition without some layers, in addition to those that it lacks already."""
     if isinstance(expression, Drop):
         return algebra.drop(expression.inside, layers=f"{expression.layers},{layers}")
     return algebra.drop(expression, layers=layers)
 
 
-def _raised(expression: Stack, parts: Mapping[str, Task], base: Base) -> Task:
-    """The last part on top of the rest, whatever it stood on before."""
+def _stacked(expression: Stack, parts: Mapping[str, Task], base: Base) -> Task:
+    """Return the last part on top of the others, instead of what it was trained on."""
     *below, last = _flat(expression)
     top = _made(last, parts, base, bare=True)
     if not below and not top.record.extra.get(ON) and isinstance(last, Name):
@@ -194,26 +198,26 @@ def _raised(expression: Stack, parts: Mapping[str, Task], base: Base) -> Task:
 
 
 def _flat(expression: Expression) -> list[Expression]:
-    """The parts of a stack from the lowest on, those of stacks within it among them."""
+    """Return the parts of a stack from the lowest on, with nested stacks unfolded."""
     if not isinstance(expression, Stack):
         return [expression]
     return [each for part in expression.parts for each in _flat(part)]
 
 
 def _unscored(record: Record, store: Store) -> dict[str, Any]:
-    """That a part was put into this base from another and never scored here, which holds for what is made of it too."""
-    came = record.extra.get(REBASED)
-    if came is None or EVALUATED in store.marks(record.reference):
+    """Return what marks a part that was rebased and never evaluated; the mark passes on to what is made of it."""
+    rebased = record.extra.get(REBASED)
+    if rebased is None or EVALUATED in store.marks(record.reference):
         return {}
-    return {REBASED: {**came, "reference": record.reference, "metrics": {}}}
+    return {REBASED: {**rebased, "reference": record.reference, "metrics": {}}}
 
 
-def _kept(made: Task, name: str, pinned: Expression, more: Mapping[str, Any]) -> Task:
-    """The task under its own name, without what was said of other weights, and with the tasks that it needs."""
+def _renamed(made: Task, name: str, pinned: Expression, more: Mapping[str, Any]) -> Task:
+    """Return the task under its own name, with its parents and without the history of other weights."""
     extra = made.record.extra
-    said = {key: extra[key] for key in (ON, FUSES) if extra.get(key)}
-    needed = [reference for text in said.values() for reference in algebra.parse(text).names]
-    ground = Ground(said, {reference: made.parts[reference] for reference in needed})
+    expressions = {key: extra[key] for key in (ON, FUSES) if extra.get(key)}
+    needed = [reference for text in expressions.values() for reference in algebra.parse(text).names]
+    parents = Parents(expressions, {reference: made.parts[reference] for reference in needed})
     record = replace(
         made.record,
         name=name,
@@ -229,25 +233,25 @@ def _kept(made: Task, name: str, pinned: Expression, more: Mapping[str, Any]) ->
         digest="",
         file_bytes=0,
         extra={
-            **{key: value for key, value in extra.items() if key not in _OF_THE_RUN},
-            **ground.extra,
+            **{key: value for key, value in extra.items() if key not in OF_THE_RUN},
+            **parents.extra,
             **more,
             MADE_OF: repr(pinned),
         },
     )
-    return Task(record, made.weights, ground.tasks)
+    return Task(record, made.weights, parents.tasks)
 
 
-def _probed(task: Task, base: Base, wanted: Bound) -> Task:
-    """The task with its own probe; it has to answer as the expression does."""
+def _probed(task: Task, opened: Bound) -> Task:
+    """Return the task with a probe of its own; raise CompositionError unless it answers as the expression does."""
     import torch
 
     inputs = task.record.probe.get("inputs", [])
-    logits = base.bind(task).logits(inputs)
-    expected = wanted.logits(inputs)
+    logits = opened.base.bind(task).logits(inputs)
+    expected = opened.logits(inputs)
     if len(expected) and (logits - expected).abs().max() > TOLERANCE * expected.abs().max():
         raise CompositionError(
-            f"{wanted.composition.expression!r} cannot be kept as one task: it would not answer alike.",
+            f"{opened.composition.expression!r} cannot be kept as one task: it would not answer alike.",
             hint="Use the expression itself wherever a task's name goes.",
         )
     probe = {**task.record.probe, "inputs": inputs, "path": "single", "threads": torch.get_num_threads()}

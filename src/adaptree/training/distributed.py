@@ -1,7 +1,8 @@
-"""The processes that train one task together: `accelerate launch … -m adaptree train …` starts them.
+"""Processes that train one task together: `accelerate launch … -m adaptree train …` starts them.
 
-Every process has the whole base and the same weights v. Of each batch it computes its share of the rows; the gradients,
-sums over rows, are added up over all. So any number of processes takes the same steps, but for the order of additions.
+Every process has the whole base and the same weights v. Of each batch it computes its shard of the rows; gradients are
+sums over rows and are added up over all processes. So any number of processes takes the same steps, but for the order
+of additions.
 """
 
 from __future__ import annotations
@@ -20,16 +21,17 @@ T = TypeVar("T")
 
 
 def rank() -> int:
-    """This process's number among those that were started together; 0 leads, and alone writes and speaks."""
+    """Return this process's number among those started together; 0 is the one that writes files and prints."""
     return int(os.environ.get("RANK", "0")) if size() > 1 else 0
 
 
 def size() -> int:
+    """Return how many processes were started together."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def dismiss() -> None:
-    """Leave the others, at the very end."""
+def leave() -> None:
+    """Leave the group of processes, at the very end."""
     import torch
 
     if size() > 1 and torch.distributed.is_initialized():
@@ -37,7 +39,7 @@ def dismiss() -> None:
 
 
 class ProcessGroup:
-    """This process among its fellows; alone, everything here does nothing."""
+    """This process among those that train together; with one process every method returns its input."""
 
     def __init__(self, device: str) -> None:
         import torch
@@ -52,47 +54,47 @@ class ProcessGroup:
                 ) from error
             PartialState(cpu=device == "cpu")
 
-    def share(self, count: int) -> slice:
-        """Which of so many rows are this process's."""
+    def shard(self, count: int) -> slice:
+        """Return which of `count` rows this process computes."""
         return slice(self.rank, count, self.size)
 
-    def add_up(self, parameters: Iterable[Tensor], more: list[float]) -> list[float]:
-        """Sum every gradient over all processes, and some numbers along with them."""
+    def all_reduce(self, parameters: Iterable[Tensor], numbers: list[float]) -> list[float]:
+        """Sum the gradients of all processes in place; return the sums of `numbers`."""
         import torch
 
         if self.size == 1:
-            return more
+            return numbers
         owners = list(parameters)
         for p in owners:
-            if p.grad is None:  # no row of this batch was ours
+            if p.grad is None:  # this process had no row that reaches it
                 p.grad = torch.zeros_like(p)
         grads = [p.grad for p in owners if p.grad is not None]
-        together = torch.cat([*(grad.flatten() for grad in grads), torch.tensor(more, device=grads[0].device)])
+        together = torch.cat([*(grad.flatten() for grad in grads), torch.tensor(numbers, device=grads[0].device)])
         torch.distributed.all_reduce(together)
         start = 0
         for grad in grads:
             grad.copy_(together[start : start + grad.numel()].view_as(grad))
             start += grad.numel()
-        numbers: list[float] = together[start:].tolist()
-        return numbers
+        sums: list[float] = together[start:].tolist()
+        return sums
 
     def gather(self, mine: Tensor, count: int) -> Tensor:
-        """All rows' answers, from each process's own."""
+        """Return the output for all `count` rows, put together from each process's shard."""
         import torch
 
         if self.size == 1:
             return mine
         whole = torch.zeros(count, *mine.shape[1:], device=self.device)
-        whole[self.share(count)] = mine.to(self.device)
+        whole[self.shard(count)] = mine.to(self.device)
         torch.distributed.all_reduce(whole)
         return whole.cpu()
 
-    def tell(self, what: T) -> T:
-        """What the first process has, for all of them."""
+    def broadcast(self, value: T) -> T:
+        """Return the first process's value in every process."""
         import torch
 
         if self.size == 1:
-            return what
-        box = [what]
+            return value
+        box = [value]
         torch.distributed.broadcast_object_list(box, src=0)
         return box[0]

@@ -1,4 +1,4 @@
-"""The training loop: one task's weights over a frozen base, the same bits for the same seed, also across kills."""
+"""The training loop: a task's weights over a frozen base. The same seed gives the same bits, resumed or not."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ from torch import Tensor, nn
 
 from adaptree.data.batch import epoch as batches_of
 from adaptree.data.encode import Encoding
+from adaptree.data.events import Listener, note, silent
 from adaptree.errors import Diverged, TrainingError
 from adaptree.kinds import Example, Kind, Out, metrics
-from adaptree.kinds.encoded import Encoded
 from adaptree.methods import Method
 from adaptree.models import activation_cache
 from adaptree.models.base import Base
@@ -26,59 +27,62 @@ from adaptree.models.forward import forward, infer
 from adaptree.models.hooks import HookedModel, share, without_dropout
 from adaptree.training import checkpoint
 from adaptree.training.distributed import ProcessGroup
+from adaptree.training.encoded import EncodedDataset
 from adaptree.training.interrupt import ctrl_c
 from adaptree.training.optimiser import adamw, set_rate
 from adaptree.training.precision import computing_in
-from adaptree.training.result import Event, Fit, scored
+from adaptree.training.result import Fit, evaluate_output
 from adaptree.training.settings import Settings, learning_rate
-from adaptree.training.standalone import learn
+from adaptree.training.standalone import fit_standalone
 from adaptree.training.state import BEST, NOW, State, pack, restore_moments, weights
 
 Array = np.ndarray[Any, Any]
 CHECKPOINT_SECONDS = 20.0
-"""How much work a kill can cost at most; twice that where saving takes two seconds."""
+"""Between two checkpoints; longer where saving one takes more than a second."""
 
 
 def fit(
     base: Base,
     method: Method,
     kind: Kind,
-    training: tuple[Encoded, Array],
-    validation: tuple[Encoded, Array],
+    training: tuple[EncodedDataset, Array],
+    validation: tuple[EncodedDataset, Array],
     settings: Settings,
     *,
     folder: Path | None = None,
     resume: bool = False,
-    cover: Sequence[tuple[Encoded, Array]] = (),
-    on_event: Callable[[Event], None] = lambda event: None,
+    cover: Sequence[tuple[EncodedDataset, Array]] = (),
+    on_event: Listener = silent,
 ) -> Fit:
-    """Train a task. `folder` keeps checkpoints; with `resume` the run goes on from the last one, bit for bit.
+    """Train a task and return the best epoch's weights. `training` and `validation` are datasets, each with some rows.
 
-    `cover` are rows that the trunk is to hold beyond those of this run, so that runs on parts of them share it.
+    `folder` keeps checkpoints; with `resume` the run goes on from the last one, bit for bit. `cover` are further rows
+    that the activation cache is to hold, so that several runs on parts of them share one.
     """
     if method.standalone:
-        return learn(method, kind, training, validation, settings, on_event)
-    run = _Run(base, method, kind, training, validation, settings, folder, (training, validation, *cover), on_event)
+        return fit_standalone(method, kind, training, validation, settings, on_event)
+    cover = (training, validation, *cover)
+    trainer = Trainer(base, method, kind, training, validation, settings, folder, cover, on_event)
     if resume and folder is not None:
-        run.restore()
+        trainer.restore()
     with ctrl_c() as pressed:
-        return run.go(pressed)
+        return trainer.train(pressed)
 
 
-class _Run:
-    """A run: a tree of the base with the weights in it, what trains them, and where it is."""
+class Trainer:
+    """One training run: a copy of the base's modules with the weights in it, their optimiser, and the run's state."""
 
     def __init__(
         self,
         base: Base,
         method: Method,
         kind: Kind,
-        training: tuple[Encoded, Array],
-        validation: tuple[Encoded, Array],
+        training: tuple[EncodedDataset, Array],
+        validation: tuple[EncodedDataset, Array],
         settings: Settings,
         folder: Path | None,
-        cover: Sequence[tuple[Encoded, Array]],
-        on_event: Callable[[Event], None],
+        cover: Sequence[tuple[EncodedDataset, Array]],
+        on_event: Listener,
     ) -> None:
         self.base, self.method, self.kind, self.settings = base, method, kind, settings
         self.device_type = torch.device(base.device).type
@@ -89,14 +93,14 @@ class _Run:
         self.metric, self.pooling = settings.metric, settings.pooling
         self.precision = settings.precision or "fp32"
         self.source, self.train_rows = training
-        self.checker, self.validation_rows = validation
+        self.validation, self.validation_rows = validation
         torch.manual_seed(settings.seed)
         self.hooked = HookedModel(share(base.hooked.model), base.hooked.architecture)
         if settings.dropout:
             self.hooked.model.train()
         else:
             without_dropout(self.hooked.backbone)
-        self._take(self._birth())
+        self._load(self._initial())
         self.class_weights: Tensor | None = None
         if settings.class_weights:
             self.class_weights = kind.class_weights(self.source.targets(self.train_rows)).to(base.device)
@@ -106,19 +110,19 @@ class _Run:
         self.group = ProcessGroup(base.device)
         self.identity = hashlib.sha256(
             repr(
-                (settings.to_dict(), repr(method), base.fingerprint, kind, self.source.dataset.digest,
-                 self.checker.dataset.digest, self.train_rows.tobytes(), self.validation_rows.tobytes())
+                (settings.to_dict(), repr(method), base.fingerprint, kind, self.source.digest,
+                 self.validation.digest, self.train_rows.tobytes(), self.validation_rows.tobytes())
             ).encode()
         ).hexdigest()  # fmt: skip
 
-    def _birth(self) -> dict[str, Tensor]:
-        """The weights at the very beginning, a function of the seed."""
+    def _initial(self) -> dict[str, Tensor]:
+        """Return the initial weights, a function of the seed."""
         generator = torch.Generator().manual_seed(self.settings.seed)
-        born = self.method.init(self.hooked.sites, self.base.hooked.backbone, generator)
-        return born | self.kind.init(self.base.width, generator) | self.base.head_for(self.kind)
+        v = self.method.init(self.hooked.sites, self.base.hooked.backbone, generator)
+        return v | self.kind.init(self.base.width, generator) | self.base.head_for(self.kind)
 
-    def _take(self, v: Mapping[str, Tensor]) -> None:
-        """Train these weights from here on; whole numbers among them, such as positions, stay as they are."""
+    def _load(self, v: Mapping[str, Tensor]) -> None:
+        """Train these weights from here on; integers among them, such as positions, stay as they are."""
         self.v: dict[str, Tensor] = {}
         for name, tensor in sorted(v.items()):  # a checkpoint's order: the gradient's norm is summed in it
             here = tensor.detach().to(self.base.device, copy=True)
@@ -128,22 +132,22 @@ class _Run:
         self.best_out: Out | None = None
         self.best_kind = self.kind
         self.hooked.bind(self.method.plan(self.hooked.sites, self.v))
-        self._put()
+        self._swap_weights()
         self.optimiser = adamw(self.method, self.trained, self.settings.weight_decay, self.device_type)
 
-    def _put(self) -> None:
+    def _swap_weights(self) -> None:
         self.hooked.swap(self.method.weights(self.hooked.sites, self.hooked.frozen, self.v))
 
-    def go(self, pressed: Callable[[], bool]) -> Fit:
-        """Train to the end, or until it is asked to stop."""
+    def train(self, pressed: Callable[[], bool]) -> Fit:
+        """Train to the end, or until `pressed` says that the user wants to stop."""
         settings, state = self.settings, self.state
         self.pressed = pressed
         self.clock = time.monotonic() - state.seconds
         alone = self.group.size == 1  # several processes stop together, in a step
-        self._open_trunk(pressed if alone else lambda: False)
+        self._open_cache(pressed if alone else lambda: False)
         self.saved = time.monotonic()
         while True:
-            if not state.batch and self._enough():  # an epoch that was begun is closed
+            if not state.batch and self._stage_over():  # an epoch that was begun is closed
                 if state.stage + 1 >= self.method.stages:
                     return self._fit(finished=True)
                 self._advance()
@@ -163,65 +167,62 @@ class _Run:
                 self._save_if_due()
             self._close_epoch()
             self._save_if_due()
-            last = state.stage + 1 >= self.method.stages and self._enough()
+            last = state.stage + 1 >= self.method.stages and self._stage_over()
             if alone and pressed() and not last:
                 self.save()
                 return self._fit(finished=False)
 
-    def _open_trunk(self, stopped: Callable[[], bool]) -> None:
-        """Have the layers that never change computed once; where that cannot be, say why."""
-        before, begun = self.state.trunk, self.state.step or self.state.epoch or self.state.stage
+    def _open_cache(self, stopped: Callable[[], bool]) -> None:
+        """Compute the layers that never change once, in the activation cache; send a note if that cannot be."""
+        before, begun = self.state.cached_layers, self.state.step or self.state.epoch or self.state.stage
+        precision, dropout = self.settings.activation_cache, self.settings.dropout
         try:
             swapped = self.method.weights(self.hooked.sites, self.hooked.frozen, self.v)
             touched = [*self.hooked.plan, *swapped]
-            precision, dropout = self.settings.trunk, self.settings.dropout
             depth = activation_cache.depth_for(self.method, self.hooked, touched, precision=precision, dropout=dropout)
             if self.kind.resamples:
-                raise NotCacheable(f"kind {self.kind.name} draws its inputs anew in every step")
-            if any(len(source.dataset) > Encoded.KEEP for source, _ in self.cover):
-                raise NotCacheable(f"the data has more than {Encoded.KEEP:,} rows")
+                raise NotCacheable(f"kind {self.kind.name} samples its inputs anew in every step")
+            if any(len(source) > EncodedDataset.KEEP for source, _ in self.cover):
+                raise NotCacheable(f"the data has more than {EncodedDataset.KEEP:,} rows")
             activation_cache.open_cache(
-                self.base, self.hooked, depth, self._inputs, self.settings.trunk, self._note, stopped
+                self.base, self.hooked, depth, self._encodings, precision, partial(note, self.on_event), stopped
             )
-            self.state.trunk = depth
+            self.state.cached_layers = depth
         except NotCacheable as why:
-            self.state.trunk = 0
-            self._note(f"every layer runs in every epoch: {why}.")
-        exact = self.settings.trunk != "fp16" and self.precision == "fp32"
-        if begun and not exact and self.state.trunk != before:
+            self.state.cached_layers = 0
+            note(self.on_event, f"every layer runs in every epoch: {why}.")
+        exact = precision != "fp16" and self.precision == "fp32"
+        if begun and not exact and self.state.cached_layers != before:
             raise TrainingError(
-                "the states of the lower layers cannot be kept as when this run began: it would not be the same run.",
+                "the activations cannot be cached as when this run began: it would not be the same run.",
                 hint="Make room in the cache folder, or train without --resume.",
             )
 
-    def _inputs(self) -> list[Encoding]:
+    def _encodings(self) -> list[Encoding]:
         return [row for source, rows in self.cover for example in source.examples(rows) for row in example]
 
-    def _note(self, text: str) -> None:
-        self.on_event({"event": "note", "text": text})
-
     def _advance(self) -> None:
-        """Begin the next stage."""
+        """Begin the method's next stage, from the weights as they are now."""
         state = self.state
         now = {name: p.detach() for name, p in self.v.items()}
         kept = {name: p for name, p in now.items() if name.startswith("head.")}
-        self._take(kept | self.method.advance(self.hooked.sites, self.hooked.frozen, now, self._birth()))
+        self._load(kept | self.method.advance(self.hooked.sites, self.hooked.frozen, now, self._initial()))
         state.stage += 1
         state.epoch = state.batch = state.step = state.seen = state.best = 0
 
-    def _course(self) -> list[dict[str, Any]]:
-        """The epochs of this stage."""
+    def _stage_history(self) -> list[dict[str, Any]]:
+        """Return the epochs of this stage."""
         return [h for h in self.state.history if h.get("stage", 0) == self.state.stage]
 
-    def _enough(self) -> bool:
-        """Whether this stage is over: by its epochs, its patience or its steps."""
+    def _stage_over(self) -> bool:
+        """Return whether this stage has had its epochs or steps, or its patience has run out."""
         state, settings = self.state, self.settings
-        tired = state.epoch - state.best >= settings.patience
+        no_better = state.epoch - state.best >= settings.patience
         stepped = settings.max_steps is not None and state.step >= settings.max_steps
-        return state.epoch >= self.epochs or tired or stepped
+        return state.epoch >= self.epochs or no_better or stepped
 
     def _step(self, indices: Array, examples: list[Example]) -> None:
-        """One batch: its gradient, a step of the optimiser, and word of it."""
+        """Compute the gradient of one batch, take a step of the optimiser, and report it."""
         settings, state = self.settings, self.state
         # Progress counts rows, in the middle of the batch, so that no step has a learning rate of zero.
         progress = (state.seen + len(examples) / 2) / (self.epochs * len(self.train_rows))
@@ -233,7 +234,7 @@ class _Run:
         for name, p in self.trained.items():
             if p.grad is None and name.startswith("head."):  # of a task that has no row in this batch
                 p.grad = torch.zeros_like(p)
-        value, stop = self.group.add_up(self.trained.values(), [loss, float(self.pressed())])
+        value, stop = self.group.all_reduce(self.trained.values(), [loss, float(self.pressed())])
         self.stop = bool(stop)
         if not math.isfinite(value):
             raise Diverged(
@@ -257,28 +258,28 @@ class _Run:
         })  # fmt: skip
 
     def _backward(self, indices: Array, examples: list[Example]) -> float:
-        """Add this process's share of a batch to the gradients, in parts if asked for; the sum of its losses."""
+        """Add the gradients of this process's shard of a batch, computed in parts; return the sum of its losses."""
         value, settings = 0.0, self.settings
         most = -(-len(examples) // self.group.size)  # of any process: all of them take the same number of parts
-        each = self._at_once(examples, most)
-        share = self.group.share(len(examples))
-        indices, examples = indices[share], examples[share]
+        each = self._part_size(examples, most)
+        shard = self.group.shard(len(examples))
+        indices, examples = indices[shard], examples[shard]
         for part, start in enumerate(range(0, most, each)):
-            self._chance(part)
+            self._seed_step(part)
             if self.method.dynamic:
-                self._put()
+                self._swap_weights()
             if self.group.rank:
-                self._chance(part, self.group.rank)  # gates are drawn alike by all, dropout is each one's own
+                self._seed_step(part, self.group.rank)  # gates are the same in all processes, dropout is not
             here = slice(start, start + each)
             if not (some := examples[here]):
                 continue
             targets = self.source.targets(indices[here])
-            some = [self.kind.for_training(example, gold) for example, gold in zip(some, targets, strict=True)]
-            some = list(self.kind.resampled(some, self._number()))
+            some = [self.kind.for_training(example, target) for example, target in zip(some, targets, strict=True)]
+            some = list(self.kind.resampled(some, self._step_seed()))
             with computing_in(self.precision, self.device_type):
                 rows = sum(map(len, some))
                 out = forward(self.base, some, self.kind, self.v, self.pooling, batch_size=rows, hooked=self.hooked)
-            # Every input weighs the same, also in a batch that is not full.
+            # Every example weighs the same, also in a batch that is not full.
             loss = self.kind.loss(out, some, targets, self.class_weights).sum()
             penalty = self.method.penalty(self.v) if part == 0 and self.group.rank == 0 else None
             whole = loss / settings.batch_size if penalty is None else loss / settings.batch_size + penalty
@@ -286,28 +287,29 @@ class _Run:
             value += float(loss.detach())
         return value
 
-    def _at_once(self, examples: list[Example], most: int) -> int:
-        """How many of a batch's inputs are computed at once, of a process's share of `most`."""
+    def _part_size(self, examples: list[Example], most: int) -> int:
+        """Return how many of the at most `most` examples of a shard are computed at once."""
         each = -(-most // self.settings.accumulate)
         if self.settings.most_tokens is None:
             return each
         longest = max(sum(len(row.ids) for row in example) for example in examples)
         return min(each, max(1, self.settings.most_tokens // longest))
 
-    def _chance(self, *more: int) -> None:
-        """What is drawn in a step is a function of the seed and the step: a resumed run draws the same."""
-        torch.manual_seed(self._number(*more))
+    def _seed_step(self, *more: int) -> None:
+        """Seed torch for this step, so that a resumed run draws the same random numbers."""
+        torch.manual_seed(self._step_seed(*more))
 
-    def _number(self, *more: int) -> int:
+    def _step_seed(self, *more: int) -> int:
         words = repr((self.settings.seed, self.state.stage, self.state.step, *more)).encode()
         return int.from_bytes(hashlib.sha256(words).digest()[:7], "little")
 
     def _close_epoch(self) -> None:
-        """Score the weights on validation, and keep them where they are the best so far."""
+        """Score the weights on validation, and keep them if they are the best so far."""
         state = self.state
         out, examples = self.evaluate(self.precision)
-        scores, loss, settled = scored(self.kind, self.checker.targets(self.validation_rows), out, examples)
-        seen = state.seen - sum(h["rows"] for h in self._course())
+        targets = self.validation.targets(self.validation_rows)
+        scores, loss, calibrated = evaluate_output(self.kind, targets, out, examples)
+        seen = state.seen - sum(h["rows"] for h in self._stage_history())
         state.epoch += 1
         state.seconds = time.monotonic() - self.clock
         entry = {
@@ -318,31 +320,31 @@ class _Run:
             entry["stage"] = state.stage
         state.history.append(entry)
         state.batch, state.loss = 0, 0.0
-        if state.best == 0 or self._is_better(entry, self._course()[state.best - 1]):
+        if state.best == 0 or self._is_better(entry, self._stage_history()[state.best - 1]):
             state.best = state.epoch
-            self.best_out, self.best_kind = out, settled
-            state.kind = settled.state()
+            self.best_out, self.best_kind = out, calibrated
+            state.kind = calibrated.state()
             self.best_v = {name: p.detach().clone() for name, p in self.v.items()}
         self.on_event({"event": "epoch", "epochs": self.epochs, "best": state.best, "metric": self.metric, **entry})
 
     def _is_better(self, new: dict[str, Any], old: dict[str, Any]) -> bool:
-        """By the metric; where that is the same, by the loss."""
+        """Compare two epochs by the metric, and by the loss where that is the same."""
         if new[self.metric] == old[self.metric]:
             return bool(new["validation_loss"] < old["validation_loss"])
         return metrics.better(self.metric, new[self.metric], old[self.metric])
 
     def evaluate(self, precision: str) -> tuple[Out, list[Example]]:
-        """The head's output for the validation inputs, with the weights as they are now."""
+        """Return the head's output for the validation examples with the current weights, and the examples."""
         v = {name: p.detach() for name, p in self.v.items()}
         if self.method.dynamic:
             with torch.no_grad():
-                self._put()
+                self._swap_weights()
         training = self.hooked.model.training
         self.hooked.model.eval()
         mine = self.validation_rows
-        if self.kind.single:  # what has no fixed shape is computed by every process
-            mine = mine[self.group.share(len(mine))]
-        examples = list(self.kind.resampled(self.checker.examples(mine), None))
+        if self.kind.single:  # outputs without a fixed shape are computed by every process
+            mine = mine[self.group.shard(len(mine))]
+        examples = list(self.kind.resampled(self.validation.examples(mine), None))
         parts: list[Any] = []
         for start in range(0, len(examples), 4096):
             some = examples[start : start + 4096]
@@ -355,21 +357,25 @@ class _Run:
         return self.group.gather(own, len(self.validation_rows)) if self.kind.single else own, examples
 
     def _fit(self, *, finished: bool) -> Fit:
-        """What has come of it until now."""
+        """Return the result so far."""
         v = {name: tensor.cpu() for name, tensor in self.best_v.items()}
         best = self.state.best if self.state.stage + 1 == self.method.stages else 0  # before that there is no task
         if best and self.precision != "fp32":
-            self._answer_in_fp32()
-        exact = self.settings.trunk != "fp16" or not self.state.trunk
-        used = {"trunk_depth": self.state.trunk, "processes": self.group.size, "device": self.base.device}
+            self._evaluate_in_fp32()
+        exact = self.settings.activation_cache != "fp16" or not self.state.cached_layers
+        used = {
+            "cached_layers": self.state.cached_layers,
+            "processes": self.group.size,
+            "device": self.base.device,
+        }
         out = self.best_out if exact and self.kind.single else None
         return Fit(v, self.best_kind, self.state.history, best, self.state.seconds, finished, used, out)
 
-    def _answer_in_fp32(self) -> None:
-        """What the best weights give in fp32, as the task will; its epoch was scored in less."""
-        self._take(self.best_v)
+    def _evaluate_in_fp32(self) -> None:
+        """Evaluate the best weights in fp32, as the task will compute; their epoch was scored in bf16."""
+        self._load(self.best_v)
         self.best_out, examples = self.evaluate("fp32")
-        self.best_kind = self.kind.calibrated(self.best_out, examples, self.checker.targets(self.validation_rows))
+        self.best_kind = self.kind.calibrated(self.best_out, examples, self.validation.targets(self.validation_rows))
 
     def _save_if_due(self) -> None:
         if (began := time.monotonic()) - self.saved > CHECKPOINT_SECONDS * max(1.0, self.saving):
@@ -388,7 +394,7 @@ class _Run:
         checkpoint.write(self.folder, tensors, {"identity": self.identity, **vars(self.state)})
 
     def restore(self) -> None:
-        """Go on from the last checkpoint, which must be of this very run."""
+        """Load the last checkpoint; raise TrainingError unless it is of this very run."""
         assert self.folder is not None
         found = checkpoint.read(self.folder)
         if found is None:
@@ -400,9 +406,10 @@ class _Run:
                 hint="Repeat its command exactly, or leave out --resume.",
             )
         self.state = State(**state)
-        self._take(weights(tensors, NOW))
+        self._load(weights(tensors, NOW))
         best = weights(tensors, BEST)
         self.best_v = {name: best[name].to(p.device) for name, p in self.v.items()}
         self.best_out = tensors.get("logits")
-        self.best_kind = self.kind.with_state(self.state.kind) if self.state.best else self.kind
+        if self.state.best:
+            self.best_kind = self.kind.with_state(self.state.kind)
         restore_moments(self.optimiser, self.v, tensors)

@@ -1,4 +1,4 @@
-"""A task in another base: an aligned one of the same shape, such as a student of the same teacher."""
+"""Move a task into another, aligned base of the same shape, such as a student of the same teacher."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from adaptree.tasks.store import Store
 
 OF_THE_OLD_BASE = ("insight", "search")
-"""What a record tells in its extra of answers that were given on the base that it comes from."""
+"""Entries of a record's extra that describe answers given on the old base."""
 
 
 def rebase(
@@ -36,18 +36,18 @@ def rebase(
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
 ) -> Task:
-    """Put a stored task into another base as it is: a new version of it, or a task of another `name`.
+    """Put a stored task into another base unchanged: as a new version of it, or under another `name`.
 
-    Nothing is trained, and its scores are not carried over: it has none until it is evaluated there.
+    Nothing is trained, and scores are not carried over: the task has none until it is evaluated there.
     """
     import torch
 
     task = store[reference]
-    called = task.record.name if name is None else check_name(name)
+    new_name = task.record.name if name is None else check_name(name)
     check_movable(task)
     base = base_of(base, device, threads, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
     check_fits(task, base)
-    record = _moved(task.record, called, base)
+    record = _moved(task.record, new_name, base)
     bound = base.bind(Task(record, task.weights))
     probe = {**record.probe, "threads": torch.get_num_threads()}
     logits = {"probe.logits": bound.logits(probe["inputs"])} if "inputs" in probe else {}
@@ -57,7 +57,7 @@ def rebase(
 
 
 def check_movable(task: Task) -> None:
-    """Refuse a task whose weights mean nothing without the base, or the tasks, that they were trained with."""
+    """Raise UsageError for a task whose weights mean nothing without its base or its parents."""
     from adaptree.methods.dense import Full
 
     record, method = task.record, parse(task.record.method)
@@ -77,7 +77,7 @@ def check_movable(task: Task) -> None:
 
 
 def check_fits(task: Task, base: Base) -> None:
-    """Refuse a base of another shape, saying what differs; and the very base that the task is of."""
+    """Raise WrongBase, saying what differs, for a base of another shape; UsageError for the task's own base."""
     record, sites = task.record, base.hooked.sites
     if record.base["fingerprint"] == base.fingerprint:
         raise UsageError(
@@ -97,22 +97,22 @@ def check_fits(task: Task, base: Base) -> None:
 
 
 def _other_size(task: Task, base: Base) -> str:
-    """Whether the layers are others; of sparse δs, whose positions count over all weights, whether any are."""
+    """Return how the number of weights differs: of the layers, or of all for sparse δs, whose positions count all."""
     from adaptree.methods.sparse import Sparse
     from adaptree.models.hooks import price
 
     here, there = price({}, 0, base.hooked.backbone), task.record.parameters
-    said = {"base_without_embeddings": "parameters without embeddings"}
+    compared = {"base_without_embeddings": "parameters without embeddings"}
     if isinstance(parse(task.record.method), Sparse):
-        said["base"] = "parameters in all"
-    for key, what in said.items():
+        compared["base"] = "parameters in all"
+    for key, what in compared.items():
         if there.get(key, here[key]) != here[key]:
             return f"a base of {there[key]:,} {what}, here {here[key]:,}"
     return ""
 
 
 def _other_weights(task: Task, base: Base) -> str:
-    """The first weight that this base would have in another shape, or not at all."""
+    """Return the first weight that this base has in another shape, or not at all."""
     import torch
 
     from adaptree import kinds
@@ -138,8 +138,9 @@ def _shape(shape: tuple[int, ...] | None) -> str:
 
 
 def _moved(record: Record, name: str, base: Base) -> Record:
-    """The record of the same task in another base."""
+    """Return the record of the same task in another base."""
     from adaptree.models.hooks import price
+    from adaptree.training.package import base_record
 
     backbone = base.hooked.backbone
     counts = {key: record.parameters.get(key, 0) for key in ("adapters", "norms")}
@@ -153,7 +154,7 @@ def _moved(record: Record, name: str, base: Base) -> Record:
         record,
         name=name,
         version=0,
-        base={"name": base.name, "fingerprint": base.fingerprint, "architecture": base.hooked.sites.architecture},
+        base=base_record(base),
         metrics={},
         intervals={},
         baselines={},

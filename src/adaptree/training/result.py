@@ -1,4 +1,4 @@
-"""What comes of a run: the best weights with the whole course, and how they are scored on validation."""
+"""The result of training: the best weights with the history, and how they are scored on validation."""
 
 from __future__ import annotations
 
@@ -10,30 +10,29 @@ from torch import Tensor
 
 from adaptree.kinds import Example, Kind, Out
 
-Event = dict[str, Any]
-"""What is told while a run goes on."""
-
 
 @dataclass
 class Fit:
-    """What came of a run: the best epoch's weights and the whole course."""
+    """The best epoch's weights and the history of all epochs."""
 
     v: dict[str, Tensor]
     kind: Kind
-    """With what was chosen on validation."""
+    """With what it chose on validation."""
     history: list[dict[str, Any]]
     best: int
-    """Number of the best epoch, from 1; 0 before the first is done."""
+    """The number of the best epoch, from 1; 0 before the first is done."""
     seconds: float
     finished: bool
     used: dict[str, Any] = field(default_factory=dict)
-    """What it was really done with: the depth of the trunk, the number of processes, the device."""
+    """What was used: how many layers came from the activation cache, the number of processes, the device."""
     out: Out | None = None
-    """The best epoch's on the validation inputs, where they are the very bits that the task gives."""
+    """The best epoch's output on validation, if it has the very bits that the task will give."""
 
 
-def scored(kind: Kind, targets: Any, out: Out, examples: Sequence[Example]) -> tuple[dict[str, float], float, Kind]:
-    """The scores and the loss on validation, and the kind with what was chosen there."""
+def evaluate_output(
+    kind: Kind, targets: Any, out: Out, examples: Sequence[Example]
+) -> tuple[dict[str, float], float, Kind]:
+    """Return the scores, the loss and the calibrated kind for the head's output on validation."""
     loss = float(kind.loss(out, examples, targets).double().mean())
-    settled = kind.calibrated(out, examples, targets)
-    return settled.score(targets, settled.decode(out, examples)), loss, settled
+    calibrated = kind.calibrated(out, examples, targets)
+    return calibrated.score(targets, calibrated.decode(out, examples)), loss, calibrated

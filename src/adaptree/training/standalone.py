@@ -1,38 +1,38 @@
-"""A method outside the base, such as tfidf: it learns by itself, at once."""
+"""Methods that leave the base alone, such as tfidf: they are fitted directly, without epochs."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from adaptree.data.events import Listener
 from adaptree.kinds import Kind
-from adaptree.kinds.encoded import Encoded
 from adaptree.methods import Method
-from adaptree.training.result import Event, Fit, scored
+from adaptree.training.encoded import EncodedDataset
+from adaptree.training.result import Fit, evaluate_output
 from adaptree.training.settings import Settings
 
 Array = np.ndarray[Any, Any]
 
 
-def learn(
+def fit_standalone(
     method: Method,
     kind: Kind,
-    training: tuple[Encoded, Array],
-    validation: tuple[Encoded, Array],
+    training: tuple[EncodedDataset, Array],
+    validation: tuple[EncodedDataset, Array],
     settings: Settings,
-    on_event: Callable[[Event], None],
+    on_event: Listener,
 ) -> Fit:
-    """What comes of it, told as one epoch."""
+    """Fit the method and return the result, reported as one epoch."""
     began = time.monotonic()
-    (source, rows), (checker, held) = training, validation
+    (source, rows), (other, held) = training, validation
     v = method.learn(source.dataset.inputs(rows), *kind.bag_targets(source.targets(rows)))
-    logits = method.logits(v, checker.dataset.inputs(held))
-    scores, loss, settled = scored(kind, checker.targets(held), logits, [])
+    logits = method.logits(v, other.dataset.inputs(held))
+    scores, loss, calibrated = evaluate_output(kind, other.targets(held), logits, [])
     seconds = time.monotonic() - began
     entry = {"epoch": 1, "rows": len(rows), "train_loss": 0.0, "validation_loss": loss, **scores}
     entry["seconds"] = round(seconds, 3)
     on_event({"event": "epoch", "epochs": 1, "best": 1, "metric": settings.metric, **entry})
-    return Fit(v, settled, [entry], 1, seconds, True, out=logits)
+    return Fit(v, calibrated, [entry], 1, seconds, True, out=logits)

@@ -1,4 +1,4 @@
-"""Where a run is, as a checkpoint keeps it: counters, the weights now and at their best, Adam's moments."""
+"""The state of a training run, as a checkpoint keeps it: counters, current and best weights, Adam's moments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 @dataclass
 class State:
-    """Where a run is. All of it goes into a checkpoint."""
+    """How far a run is: counters within its stage, and the history. All of it goes into a checkpoint."""
 
     stage: int = 0
     epoch: int = 0
@@ -25,16 +25,16 @@ class State:
     tokens: int = 0
     loss: float = 0.0
     best: int = 0
-    trunk: int = 0
-    """The layers below this one are computed once."""
+    cached_layers: int = 0
+    """How many of the lowest layers come from the activation cache."""
     seconds: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list)
     kind: dict[str, Any] = field(default_factory=dict)
-    """What the best epoch's kind has chosen on validation."""
+    """What the kind chose on validation in the best epoch (`Kind.state`)."""
 
 
 def pack(v: Mapping[str, Tensor], best: Mapping[str, Tensor], optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """A checkpoint's tensors."""
+    """Return a checkpoint's tensors: current weights, best weights and Adam's moments."""
     tensors: dict[str, Tensor] = {}
     for name, p in v.items():
         tensors[f"{NOW}{name}"] = p.detach().cpu()
@@ -45,12 +45,12 @@ def pack(v: Mapping[str, Tensor], best: Mapping[str, Tensor], optimiser: torch.o
 
 
 def weights(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Those that a checkpoint has as they were (`NOW`), or as they were at their best (`BEST`)."""
+    """Return a checkpoint's current weights (`NOW`), or those of the best epoch (`BEST`)."""
     return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
 
 
 def restore_moments(optimiser: torch.optim.Optimizer, v: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
-    """Give an optimiser of these weights the moments that a checkpoint has of them."""
+    """Put the moments of a checkpoint into an optimiser of these weights."""
     for name, p in v.items():
         kept = {key: tensors[f"{key}.{name}"] for key in MOMENTS if f"{key}.{name}" in tensors}
         if kept:

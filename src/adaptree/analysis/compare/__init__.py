@@ -10,7 +10,7 @@ OUT/results.json, table.md, figure.png, figure.svg, figure.html
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from adaptree.analysis.compare import cells, choose, report
 from adaptree.analysis.compare import rows as splits
 from adaptree.analysis.compare.choose import pareto
 from adaptree.analysis.compare.files import write, writing
+from adaptree.data.events import Listener, silent
 from adaptree.data.read import Source
 from adaptree.errors import UsageError
 from adaptree.kinds.reading import open_data
@@ -61,7 +62,7 @@ def compare(
     retry: bool = False,
     title: str | None = None,
     command: str = "",
-    on_event: Callable[[cells.Event], None] = lambda event: None,
+    on_event: Listener = silent,
 ) -> dict[str, Any]:
     """Train every method with every seed on the same rows, choose on validation, then score the chosen on `test`.
 

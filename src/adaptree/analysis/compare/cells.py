@@ -12,17 +12,17 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adaptree import api
 from adaptree.analysis.compare.files import digest, read, write
+from adaptree.data.events import Event, Listener, note
 from adaptree.errors import AdaptreeError, TrainingError
 from adaptree.methods import Method, parse
 from adaptree.models.opening import base_of
+from adaptree.training.run import Run
 
-Event = dict[str, Any]
 Cell = dict[str, Any]
 
 
@@ -32,7 +32,7 @@ def run_all(
     folder: Path,
     need_task: bool,
     retry: bool,
-    on_event: Callable[[Event], None],
+    on_event: Listener,
 ) -> list[Cell]:
     """Run the cells that are not done yet; return the files of all of them, done or failed.
 
@@ -51,7 +51,7 @@ def run_all(
 
     todo = [(path, cell) for path, cell in zip(paths, cells, strict=True) if is_open(path)]
     if len(todo) < len(cells):
-        on_event(_note(f"{len(cells) - len(todo)} of {len(cells)} cells were there already."))
+        note(on_event, f"{len(cells) - len(todo)} of {len(cells)} cells were there already.")
     took: list[tuple[str, float]] = []
     for number, (path, cell) in enumerate(todo, 1):
         rest = [later["method"] for _, later in todo[number - 1 :]]
@@ -62,7 +62,7 @@ def run_all(
         ended = read(path)
         took.append((cell["method"], time.monotonic() - began))
         if ended["state"] == "failed":
-            on_event(_note(f"{_described(cell)} failed: {ended['error']}"))
+            note(on_event, f"{_described(cell)} failed: {ended['error']}")
     return [read(path) for path in paths]
 
 
@@ -124,15 +124,16 @@ def run_cell(path: Path) -> None:
         write(path, {"state": "done", "asked": asked, "found": found, "tests": {}})
 
 
-def _train(asked: Cell, place: Mapping[str, Any], name: str, watch: Callable[[Event], None]) -> dict[str, Any]:
+def _train(asked: Cell, place: Mapping[str, Any], name: str, watch: Listener) -> dict[str, Any]:
     from adaptree.tasks.store import Store
+    from adaptree.training.pipeline import train
 
     began = time.monotonic()
     base = base_of(place["base"], asked["device"], asked["threads"], **place["trust"])
     before = _memory(start=True)
     settings = {key: value for key, value in asked["settings"].items() if value is not None}
     method, fast = method_of(asked["method"])
-    bound = api.train(
+    run = Run.of(
         place["files"]["train"],
         validation=place["files"]["validation"],
         **place["columns"],
@@ -143,9 +144,9 @@ def _train(asked: Cell, place: Mapping[str, Any], name: str, watch: Callable[[Ev
         store=Store(place["store"]),
         baselines=False,
         threads=asked["threads"],
-        on_event=watch,
         **settings,
     )
+    bound = train(run, watch)[0]
     peak, record = _memory(), bound.task.record
     if not record.settings.get("finished", True):
         raise TrainingError("the run was stopped.", hint="--retry")
@@ -223,7 +224,3 @@ def _setting(cell: Cell) -> dict[str, Any]:
 def _described(cell: Cell) -> str:
     method, *rest = _setting(cell).items()
     return ", ".join([method[1], *(f"{key} {value}" for key, value in rest if value is not None)])
-
-
-def _note(text: str) -> Event:
-    return {"event": "note", "text": text}

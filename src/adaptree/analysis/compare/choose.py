@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptree import api
-from adaptree.analysis.compare.cells import Cell, Event, method_of, short_spelling
+from adaptree.analysis.compare.cells import Cell, method_of, short_spelling
 from adaptree.analysis.compare.files import digest as digest_of
 from adaptree.analysis.compare.files import write
+from adaptree.data.events import Listener
 from adaptree.data.read import Source
 from adaptree.kinds import metrics
 from adaptree.models.opening import open_task
+from adaptree.training.evaluate import evaluate
 
 if TYPE_CHECKING:
     from adaptree.models.base import Base
@@ -72,7 +73,7 @@ def score_test(
     digest: str,
     encoding: str,
     folder: Path,
-    on_event: Callable[[Event], None],
+    on_event: Listener,
 ) -> None:
     """Score the chosen cells' tasks on the test file, and keep the scores in the cells by the file's digest."""
     from adaptree.tasks.store import Store
@@ -83,7 +84,7 @@ def score_test(
         text = f"the choices are written; now {len(cells)} chosen cells are scored on the test file."
         on_event({"event": "note", "text": text})
     for cell in cells:
-        scored = api.evaluate(open_task(store, cell["found"]["task"], base=base), test, encoding=encoding)
+        scored = evaluate(open_task(store, cell["found"]["task"], base=base), test, encoding=encoding)
         cell["tests"][digest] = {"metrics": scored["metrics"]["test"], "intervals": scored["intervals"]["test"]}
         write(folder / "cells" / f"{digest_of(cell['asked'])}.json", cell)
 

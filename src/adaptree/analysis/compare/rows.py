@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from adaptree import kinds
 from adaptree.analysis.compare.files import digest, write, writing
 from adaptree.data.dataset import Dataset
 from adaptree.data.encode import Encoder
+from adaptree.data.events import Listener
 from adaptree.data.read import Source
 from adaptree.data.read import rows as read_rows
 from adaptree.data.split import split
@@ -27,7 +28,6 @@ from adaptree.errors import DataError, UsageError
 from adaptree.kinds.reading import open_data
 from adaptree.training import baselines
 
-Event = dict[str, Any]
 Array = np.ndarray[Any, Any]
 
 
@@ -53,7 +53,7 @@ def prepare(
     columns: Mapping[str, str | None],
     kind: str | None,
     encoding: str,
-    on_event: Callable[[Event], None],
+    on_event: Listener,
 ) -> Splits:
     """Split the data, sample at most `most` training rows and half as many to validate on, and write both parts.
 

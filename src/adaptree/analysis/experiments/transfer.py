@@ -104,15 +104,15 @@ def _losses(target: str, test: Path, store: Path, setup: Setup) -> None:
     path = setup.out / target / "losses.json"
     if path.is_file():
         return
-    from adaptree import api
     from adaptree.models.opening import base_of
     from adaptree.tasks.store import Store
+    from adaptree.training.predict import predict_rows
 
     setup.on_event({"event": "note", "text": f"{target}, losses"})
     base, tasks = base_of(setup.base, "cpu", setup.threads), Store(store)
     found = {}
     for below in _sources(target):
-        predictions = api.predict_rows(base.bind(tasks[f"{target}-on/{below}"]), test)
+        predictions = predict_rows(base.bind(tasks[f"{target}-on/{below}"]), test)
         right = [prediction.scores.get(str(row["label"]), 0.0) for row, prediction in predictions]
         found[below] = float(-np.log(np.maximum(right, 1e-9)).mean())
     write_json(path, found)

@@ -7,7 +7,7 @@ labels from the vectors, cross-validated; the gain of a task is its explained va
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from statistics import NormalDist
@@ -19,6 +19,7 @@ from adaptree import compose
 from adaptree.compose import Parts, Tasks
 from adaptree.core import ridge
 from adaptree.data.dataset import Dataset
+from adaptree.data.events import Listener, silent
 from adaptree.errors import AdaptreeError, DataError
 from adaptree.kinds import bootstrap
 from adaptree.tasks.record import NEEDS
@@ -77,7 +78,7 @@ def ranking(
     rows: int = 450,
     top: int | None = None,
     seed: int = 0,
-    on_event: Callable[[Event], None] = lambda event: None,
+    on_event: Listener = silent,
 ) -> Ranking:
     """Return the gains of some tasks on a sample of a table's rows.
 

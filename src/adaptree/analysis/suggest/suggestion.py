@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adaptree.analysis.suggest.probe import CLEAR, FEWEST, LIKELY, Event, Gain, ranking
+from adaptree.analysis.suggest.probe import CLEAR, FEWEST, LIKELY, Gain, ranking
 from adaptree.data.dataset import Dataset
+from adaptree.data.events import Listener, silent
 from adaptree.data.read import Source
 from adaptree.data.stem import stem
 from adaptree.errors import AdaptreeError, TaskNotFound, UsageError
@@ -85,7 +86,7 @@ def suggest(
     threads: int | None = None,
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
-    on_event: Callable[[Event], None] = lambda event: None,
+    on_event: Listener = silent,
 ) -> Suggestion:
     """Rank the stored tasks by how much they help to learn these labels; return the ranking and what to fuse.
 

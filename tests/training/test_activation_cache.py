@@ -1,4 +1,4 @@
-"""The trunk: what never changes is computed once, with the same bits as ever, and no cache can do harm."""
+"""The activation cache: layers below the lowest trained one are computed once, with the same bits."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_training_on_it_gives_the_same_bits_as_without_it(base: Base, data: Path, cache: Path, method: str) -> None:
-    without, why = trained(base, data, method, trunk="off")
+    without, why = trained(base, data, method, activation_cache="off")
     assert "switched off" in why[0]
     assert not cache.exists()
     filled, said = trained(base, data, method)
@@ -140,7 +140,7 @@ def test_filling_is_one_pass_over_the_distinct_texts_and_training_runs_no_lower_
     [
         ("houlsby:8", {}, r"all layers are trained; --fast, or --layers top:3"),
         ("houlsby(size=8, layers=top:2)", {"dropout": True}, "dropout is on"),
-        ("houlsby(size=8, layers=top:2)", {"trunk": "off"}, "switched off"),
+        ("houlsby(size=8, layers=top:2)", {"activation_cache": "off"}, "switched off"),
     ],
 )
 def test_where_there_is_none_training_says_why(base: Base, data: Path, method: str, settings: Any, why: str) -> None:
@@ -178,14 +178,14 @@ def test_half_precision_halves_the_file_and_hardly_moves_the_answer(base: Base, 
     exact, _ = trained(base, data, "houlsby(size=8, layers=top:2)")
     (whole,) = cache.glob("*.states")
     size = whole.stat().st_size
-    half, _ = trained(base, data, "houlsby(size=8, layers=top:2)", trunk="fp16")
+    half, _ = trained(base, data, "houlsby(size=8, layers=top:2)", activation_cache="fp16")
     (other,) = set(cache.glob("*.states")) - {whole}
     assert 2 * other.stat().st_size == size
     off = max(float((exact[name] - half[name]).abs().max()) for name in exact)
     assert 0 < off < 0.01
 
 
-def test_a_trunk_that_does_not_fit_is_left_out_and_training_goes_on(
+def test_a_cache_that_does_not_fit_is_left_out_and_training_goes_on(
     base: Base, data: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ADAPTREE_CACHE_BYTES", "1000")
@@ -246,7 +246,7 @@ def test_a_cache_that_cannot_be_written_is_no_obstacle(base: Base, data: Path, c
     cache.write_text("a file in the way")
     weights, notes = trained(base, data, "houlsby(size=8, layers=top:2)")
     assert "cannot be written" in notes[0]
-    assert same(weights, trained(base, data, "houlsby(size=8, layers=top:2)", trunk="off")[0])
+    assert same(weights, trained(base, data, "houlsby(size=8, layers=top:2)", activation_cache="off")[0])
 
 
 RUN = """
@@ -315,7 +315,7 @@ def test_a_run_that_was_stopped_is_resumed_on_it_bit_for_bit(
 def test_everything_that_moves_a_bit_is_in_the_name(base: Base, data: Path, cache: Path, tmp_path: Path) -> None:
     trained(base, data, "houlsby(size=8, layers=top:2)")
     trained(base, data, "houlsby(size=8, layers=top:1)")
-    trained(base, data, "houlsby(size=8, layers=top:2)", trunk="fp16")
+    trained(base, data, "houlsby(size=8, layers=top:2)", activation_cache="fp16")
     trained(base, data, "houlsby(size=8, layers=top:2)", max_length=8)
     trained(load_base(tiny_base(tmp_path / "other", seed=3, layers=4)), data, "houlsby(size=8, layers=top:2)")
     threads = torch.get_num_threads()
@@ -328,7 +328,7 @@ def test_everything_that_moves_a_bit_is_in_the_name(base: Base, data: Path, cach
 
 
 def test_predictions_in_another_thread_and_a_fill_do_not_meet(base: Base, data: Path, cache: Path) -> None:
-    right, _ = trained(base, data, "houlsby(size=8, layers=top:2)", trunk="off")
+    right, _ = trained(base, data, "houlsby(size=8, layers=top:2)", activation_cache="off")
     bound = at.train(data, base=base, method="pfeiffer:8", epochs=1, baselines=False)
     expected, wrong, stop = bound.logits(["the lion"]), [], threading.Event()
 
@@ -364,12 +364,12 @@ def test_the_record_says_what_was_really_done(base: Base, data: Path) -> None:
     def settings(method: str) -> dict[str, Any]:
         return at.train(data, base=base, method=method, epochs=1, baselines=False).task.record.settings
 
-    assert settings("houlsby(size=8, layers=top:1)")["trunk_depth"] == 3
-    assert settings("houlsby:8")["trunk_depth"] == 0
+    assert settings("houlsby(size=8, layers=top:1)")["cached_layers"] == 3
+    assert settings("houlsby:8")["cached_layers"] == 0
     assert (settings("head")["processes"], settings("head")["device"]) == (1, "cpu")
 
 
-def test_a_method_that_touches_more_than_it_says_gets_no_trunk(
+def test_a_method_that_touches_more_than_it_says_gets_no_cache(
     base: Base, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Houlsby, "lowest", lambda self, sites: 2)
@@ -380,7 +380,7 @@ def test_a_method_that_touches_more_than_it_says_gets_no_trunk(
 @pytest.mark.parametrize(
     "path", ["embeddings.LayerNorm", "embeddings.word_embeddings.weight", "encoder.layer.2.output"]
 )
-def test_what_acts_on_the_embeddings_or_a_lower_layer_gets_no_trunk(base: Base, path: str) -> None:
+def test_what_acts_on_the_embeddings_or_a_lower_layer_gets_no_cache(base: Base, path: str) -> None:
     method = parse("houlsby(size=8, layers=top:1)")
     assert activation_cache.depth_for(method, base.hooked, ["encoder.layer.3.output"], precision="fp32") == 3
     with pytest.raises(cache_files.NotCacheable, match="acts below layer 3"):

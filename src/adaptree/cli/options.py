@@ -1,0 +1,92 @@
+"""Options of the commands, made from the fields of `Run` and `Settings`: name, type, default and help."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
+from functools import cache
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from adaptree.training.run import Run
+from adaptree.training.settings import Settings
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+NOT_OPTIONS = ("data", "store", "baselines", "settings")
+"""Fields of `Run` that are no options: an argument, or given in another way."""
+SETTINGS = tuple(f.name for f in fields(Settings))
+RUN = tuple(f.name for f in fields(Run) if f.name not in NOT_OPTIONS)
+COLUMNS = ("text", "text_pair", "label", "encoding")
+COMPUTING = ("device", "threads", "trust_remote_code", "allow_pickle")
+OF_TASK = "Where the task's base is. Default: the base that it was trained on."
+
+
+def takes(*names: str, required: tuple[str, ...] = (), **help: str) -> Callable[[Command], Command]:
+    """Give a command options for some fields of `Run` and `Settings`; it receives them in its `**options`.
+
+    Keywords name fields, too, and give them another help text. An option that is not given on the command line is None
+    or False, which `given` leaves out: the defaults are those of the fields.
+    """
+
+    def decorate(command: Command) -> Command:
+        signature = inspect.signature(command, eval_str=True)
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        arguments = [p for p in own if p.default is p.empty or _is_argument(p)]
+        generated = [_option(name, name in required, help.get(name)) for name in (*names, *help)]
+        ordered = [*arguments, *generated, *(p for p in own if p not in arguments)]
+        parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in ordered]
+        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return command
+
+    return decorate
+
+
+def given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that the command line, or its --config, gives."""
+    return {name: value for name, value in options.items() if value is not None and value is not False}
+
+
+def _is_argument(parameter: inspect.Parameter) -> bool:
+    metadata = getattr(parameter.annotation, "__metadata__", ())
+    return any(isinstance(each, typer.models.ArgumentInfo) for each in metadata)
+
+
+def _option(name: str, required: bool, help: str | None) -> inspect.Parameter:
+    """Return the parameter that typer makes an option of."""
+    spec = Settings if name in SETTINGS else Run
+    field = next(f for f in fields(spec) if f.name == name)
+    kind = _type(str(field.type))
+    if help is None:
+        help = docstrings(spec).get(name, "")
+        if kind is not bool and field.default not in (None, MISSING) and not required:
+            help += f" [default: {field.default}]"
+    option = typer.Option(f"--{name.replace('_', '-')}", help=help, show_default=False)
+    if required:
+        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[kind, option])
+    annotation: Any = Annotated[bool, option] if kind is bool else Annotated[kind | None, option]
+    default = False if kind is bool else None
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+
+
+def _type(annotation: str) -> type:
+    """Return what an option's word is converted to; a text, unless a field is a flag or a number."""
+    words = {word.strip() for word in annotation.split("|")}
+    return next((kind for kind in (bool, int, float) if kind.__name__ in words), str)
+
+
+@cache
+def docstrings(spec: type) -> dict[str, str]:
+    """Return the text under each field of a dataclass, read from its source."""
+    try:
+        tree = ast.parse(inspect.getsource(spec)).body[0]
+    except OSError:  # installed without sources
+        return {}
+    assert isinstance(tree, ast.ClassDef)
+    found: dict[str, str] = {}
+    for field, text in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
+            found[field.target.id] = " ".join(str(ast.literal_eval(text.value)).split())
+    return found

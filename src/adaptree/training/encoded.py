@@ -1,0 +1,65 @@
+"""A dataset's inputs as encoded examples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from adaptree.kinds.kind import Example, Kind, Targets
+
+if TYPE_CHECKING:
+    from adaptree.data.dataset import Dataset
+    from adaptree.data.encode import Encoder
+
+Array = np.ndarray[Any, Any]
+
+
+class EncodedDataset:
+    """A dataset whose inputs are encoded as a kind needs them, when they are asked for; small ones are kept."""
+
+    KEEP = 100_000
+    """Datasets of at most this many rows keep their encodings in memory."""
+
+    def __init__(self, dataset: Dataset, kind: Kind, encoder: Encoder, max_length: int) -> None:
+        self.dataset = dataset
+        self.kind = kind
+        self._encoder = encoder
+        self._max_length = max_length
+        self._kept: dict[int, Example] | None = {} if len(dataset) <= self.KEEP else None
+        self._truncated = np.zeros(len(dataset), dtype=bool)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    @property
+    def digest(self) -> str:
+        """What tells this data from other data."""
+        return self.dataset.digest
+
+    def examples(self, rows: Array) -> list[Example]:
+        """Return the encoded examples of some rows."""
+        kept = self._kept
+        missing = rows if kept is None else np.array([i for i in rows.tolist() if i not in kept], dtype=np.int64)
+        inputs = self.dataset.inputs(missing) if len(missing) else []
+        fresh = self.kind.examples(self._encoder, inputs, self._max_length) if len(missing) else []
+        for i, example in zip(missing.tolist(), fresh, strict=True):
+            self._truncated[i] = any(encoding.truncated for encoding in example)
+        if kept is None:
+            return fresh
+        kept.update(zip(missing.tolist(), fresh, strict=True))
+        return [kept[i] for i in rows.tolist()]
+
+    def targets(self, rows: Array) -> Targets:
+        """Return the targets of some rows."""
+        return self.dataset.targets(rows)
+
+    def sampled(self, rows: Array, seed: Sequence[int]) -> Array:
+        """Return the rows of one epoch: all of them, where there is one dataset."""
+        return rows
+
+    @property
+    def truncated(self) -> int:
+        """How many of the inputs encoded so far were longer than `max_length`."""
+        return int(self._truncated.sum())

@@ -1,0 +1,171 @@
+"""Evaluation: a task's predictions for labelled rows, their scores, and the result as plain numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from adaptree.compose import Name
+from adaptree.data.dataset import Dataset, Schema
+from adaptree.data.read import Source
+from adaptree.errors import UsageError
+from adaptree.kinds.reading import open_data
+from adaptree.models.opening import EVALUATED, REBASED
+
+if TYPE_CHECKING:
+    from adaptree.kinds import Example, Out
+    from adaptree.models.bound import Bound
+    from adaptree.models.several import MultiTask
+    from adaptree.tasks.store import Store
+    from adaptree.tasks.task import Task
+
+Array = np.ndarray[Any, Any]
+CHUNK = 4096
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some rows of a dataset."""
+
+    dataset: Dataset
+    rows: Array
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def whole(dataset: Dataset) -> Part:
+    """Return all rows of a dataset."""
+    return Part(dataset, np.arange(len(dataset)))
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What a task predicts for a part, ready to be scored; of its first inputs also the examples and the output."""
+
+    answers: Any
+    out: Any
+    examples: list[Example]
+
+
+def decode(bound: Bound, part: Part, out: Out | None = None, keep: int = 0) -> Decoded:
+    """Return a task's answers for labelled rows, with the output and examples of the first `keep`.
+
+    `out` is the head's output where it is known already.
+    """
+    if out is not None:
+        return Decoded(bound.kind.decode(out, []), out[:keep], [])
+    answers: list[Any] = []
+    outputs: list[Any] = []
+    kept: list[Example] = []
+    for start in range(0, len(part), CHUNK):
+        inputs = bound.kind.inputs(part.dataset.inputs(part.rows[start : start + CHUNK]), bound.task.record)
+        examples, found = bound.run(inputs, batch_size=64)
+        answers.append(bound.kind.decode(found, examples))
+        if start < keep:  # even an empty slice of a tensor would keep all of it in memory
+            some = examples[: keep - start]
+            outputs.append(found[: keep - start if bound.kind.single else sum(map(len, some))])
+            kept += [] if bound.kind.single else some
+    return Decoded(_concatenated(answers), _concatenated(outputs), kept)
+
+
+def _concatenated(parts: list[Any]) -> Any:
+    import torch
+
+    if parts and isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    if parts and isinstance(parts[0], torch.Tensor):
+        return torch.cat(parts)
+    return [each for some in parts for each in some]
+
+
+def score(bound: Bound, part: Part, answers: Any = None) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """Return a task's metrics on labelled rows and their 95 % intervals; `answers` where they are known already."""
+    targets = part.dataset.targets(part.rows)
+    answers = decode(bound, part).answers if answers is None else answers
+    intervals = bound.kind.intervals(targets, answers)
+    return bound.kind.score(targets, answers), {key: list(interval) for key, interval in intervals.items()}
+
+
+def evaluate(
+    bound: Bound | MultiTask,
+    data: Source,
+    *,
+    text: str | None = None,
+    text_pair: str | None = None,
+    label: str | None = None,
+    encoding: str = "utf-8",
+    store: Store | None = None,
+) -> dict[str, Any]:
+    """Return a task's scores on labelled data with 95 % intervals, and its price.
+
+    In its `store`, a task that was rebased then counts as evaluated.
+    """
+    from adaptree.models.several import MultiTask
+
+    if isinstance(bound, MultiTask):
+        raise UsageError(
+            f"{bound.expression!r} gives several answers, and a row of a file is labelled for one.",
+            hint=f'Evaluate each part: adaptree evaluate "{next(iter(bound.parts))}" DATA',
+        )
+    record = bound.task.record
+    like = Schema.of_task(record)
+    dataset = open_data(data, text=text, pair=text_pair, label=label, encoding=encoding, like=like, unknown=True)
+    scores, intervals = score(bound, whole(dataset))
+    alone = isinstance(bound.composition.expression, Name) and len(bound.composition.tasks) == 1
+    if store is not None and REBASED in record.extra and alone and record.reference in store:
+        store.mark(record.reference, EVALUATED)
+    found = _result_of(bound)
+    del found["baselines"]  # those are of other rows
+    if bound.int8:
+        found["int8"] = True
+    if dataset.unknown:
+        found["unknown_labels"] = dataset.unknown
+    return {**found, "rows": len(dataset), "metrics": {"test": scores}, "intervals": {"test": intervals}}
+
+
+def result(task: Task) -> dict[str, Any]:
+    """Return a trained task's scores and price as plain numbers: the contract of `--format json`."""
+    record = task.record
+    return {
+        "task": record.name,
+        "version": record.version,
+        "kind": record.kind,
+        "base": record.base["name"],
+        "method": record.method,
+        "metrics": record.metrics,
+        "intervals": record.intervals,
+        "baselines": record.baselines,
+        "parameters": record.parameters,
+        "trained_percent": record.trained_percent,
+        "bytes": task.bytes,
+        "seconds": record.seconds,
+        "seed": record.seed,
+    }
+
+
+def _result_of(bound: Bound) -> dict[str, Any]:
+    """Return the result of what is bound; a composition goes by its text, and has the price of all its tasks."""
+    found = result(bound.task)
+    expression = bound.composition.expression
+    if isinstance(expression, Name):
+        return found
+    tasks = {(task.record.reference, task.record.digest or id(task)): task for task in bound.composition.tasks}
+    records = [task.record for task in tasks.values()]
+    summed = {
+        part: sum(r.parameters.get(part, 0) for r in records) for part in ("adapters", "norms", "head", "trained")
+    }
+    return {
+        **found,
+        "task": repr(expression),
+        "version": None,
+        "parts": [record.reference for record in records],
+        "method": bound.spelling,
+        "parameters": {**found["parameters"], **summed},
+        "trained_percent": sum(record.trained_percent for record in records),
+        "bytes": sum(task.bytes for task in tasks.values()),
+        "seconds": sum(record.seconds for record in records),
+        "seed": None,
+    }

@@ -1,0 +1,383 @@
+"""The one pipeline from data to a task, whatever starts it: `train`, `train --joint`, `compose --train`, `compare`.
+
+load      read the files, find the parent tasks, hold out validation rows
+resolve   load the base and settle everything that the run leaves open
+fit       search for settings if asked to, then train the weights
+package   score the weights and make tasks of them, kept in the store
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from adaptree import kinds
+from adaptree.data.check import tell
+from adaptree.data.dataset import Dataset
+from adaptree.data.events import Event, Listener, note, silent
+from adaptree.data.split import split, split_again
+from adaptree.data.stem import stem
+from adaptree.errors import TrainingError, UsageError
+from adaptree.kinds.reading import open_data
+from adaptree.methods import Method
+from adaptree.models.opening import base_of
+from adaptree.tasks.names import check_name
+from adaptree.tasks.record import SAW
+from adaptree.tasks.runs import remember
+from adaptree.training import distributed
+from adaptree.training.evaluate import Part, whole
+from adaptree.training.parents import Parents, find_parents
+from adaptree.training.run import Run, Source, checkpoint_folder
+from adaptree.training.settings import Settings
+
+if TYPE_CHECKING:
+    from adaptree.kinds import Kind
+    from adaptree.models.base import Base
+    from adaptree.models.bound import Bound
+    from adaptree.tasks.store import Store
+    from adaptree.tasks.task import Task
+    from adaptree.training.encoded import EncodedDataset
+    from adaptree.training.result import Fit
+    from adaptree.training.search import Trial
+
+Array = np.ndarray[Any, Any]
+JOINT = "joint"
+"""In a record's extra: the tasks that were trained together, and the temperature."""
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """A task's name and its rows: "train", "validation" and, where there is a test file, "test"."""
+
+    name: str
+    parts: dict[str, Part]
+
+    @property
+    def dataset(self) -> Dataset:
+        """The dataset that is trained on."""
+        return self.parts["train"].dataset
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What `load` gives: the method and its parents, and the data of each task (of several only in a joint run)."""
+
+    store: Store | None
+    method: Method
+    parents: Parents
+    tasks: list[TaskData]
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What `resolve` gives: a run with nothing left open."""
+
+    base: Base
+    parents: Parents
+    method: Method
+    """The method as the task's record will have it."""
+    settings: Settings
+    kind: Kind
+    encoded: list[list[EncodedDataset]]
+    """Each task's datasets of training and validation rows: one, unless there is a validation file."""
+    training: tuple[EncodedDataset, Array]
+    validation: tuple[EncodedDataset, Array]
+
+    @cached_property
+    def trained(self) -> Method:
+        """The method over its parents: what is really trained."""
+        return self.parents.combine(self.method, self.base.device)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What `fit` gives: the weights, and the plan with the method and settings that a search chose."""
+
+    plan: Resolved
+    fit: Fit
+    trials: list[Trial]
+
+
+def train(run: Run, on_event: Listener = silent) -> list[Bound]:
+    """Train what a run specifies and return its tasks on their base: one, or in a joint run one for each file."""
+    loaded = load(run, on_event)
+    plan = resolve(run, loaded, on_event)
+    fitted = fit(run, loaded, plan, on_event)
+    tasks = package(run, loaded, fitted, on_event)
+    return [plan.base.bind(task) for task in tasks]
+
+
+def load(run: Run, on_event: Listener = silent) -> Loaded:
+    """Read a run's files and find the tasks that it builds on; nothing of the base is needed yet."""
+    from adaptree.tasks.store import Store
+
+    sources = _name_tasks(run) if run.joint else {check_name(run.name): run.data}
+    store = Store(run.store) if isinstance(run.store, str | Path) else run.store
+    if store is not None:
+        for name in sources:
+            store.check_room(name)
+    elif run.resume:
+        raise UsageError("only a run in a store can be resumed.", hint="Pass the store that it was started with.")
+    method, parents = find_parents(run.method, run.on, store)
+    if run.joint:
+        _check_joint(run, method)
+    tasks = [TaskData(name, _read(run, source, method, on_event)) for name, source in sources.items()]
+    return Loaded(store, method, parents, tasks)
+
+
+def _read(run: Run, source: Any, method: Method, on_event: Listener) -> dict[str, Part]:
+    """Open a task's files; without a validation file, hold a fifth of the rows out."""
+    dataset = open_data(
+        source,
+        text=run.text,
+        pair=run.text_pair,
+        label=run.label,
+        kind=run.kind,
+        encoding=run.encoding,
+        on_event=on_event,
+    )
+    _check_data(run, dataset, method)
+    others = {
+        part: open_data(other, encoding=run.encoding, like=dataset.schema, on_event=on_event)
+        for part, other in (("validation", run.validation), ("test", run.test))
+        if other is not None
+    }
+    tell(dataset, others.get("validation"), others.get("test"), on_event)
+    parts = {part: whole(other) for part, other in others.items()}
+    if "validation" in parts:
+        return {"train": whole(dataset), **parts}
+    rows, held = split(dataset, seed=run.settings.seed)
+    return {"train": Part(dataset, rows), "validation": Part(dataset, held), **parts}
+
+
+def resolve(run: Run, loaded: Loaded, on_event: Listener = silent) -> Resolved:
+    """Load the base, and choose the settings, the kind and the encodings that a run leaves open."""
+    from adaptree.training.encoded import EncodedDataset
+    from adaptree.training.fast import preset
+    from adaptree.training.multitask import MEAN, MultiTaskDataset, MultiTaskKind
+
+    trust = {"trust_remote_code": run.trust_remote_code, "allow_pickle": run.allow_pickle}
+    base = base_of(run.base, run.device, run.threads, **trust)
+    method, settings, parents = loaded.method, run.settings, loaded.parents
+    parents.check_base(base)
+    if run.fast:
+        method, settings = preset(method, settings, base, loaded.tasks[0].dataset, parents, on_event)
+    method.chosen(base.hooked.sites)
+    judged = tuple(settings.metric or kinds.get(t.dataset.kind).metrics[0] for t in loaded.tasks)
+    settings = replace(settings, metric=MEAN if run.joint else judged[0]).resolved(
+        rows=sum(len(task.parts["train"]) for task in loaded.tasks),
+        lr=method.lr,
+        limit=base.limit,
+        metric=judged[0],
+        pooling=kinds.check_pooling(settings.pooling or base.pooling),
+    )
+    own, encoded = [], []
+    for task in loaded.tasks:
+        kind = kinds.for_data(
+            task.dataset,
+            task.parts["train"].rows,
+            base.encoder,
+            windows=settings.windows,
+            whole_words=settings.whole_words,
+        )
+        held = task.parts["validation"].dataset
+        datasets = [task.dataset] if held is task.dataset else [task.dataset, held]
+        own.append(kind)
+        encoded.append([EncodedDataset(each, kind, base.encoder, settings.max_length or 0) for each in datasets])
+    rows = [[task.parts[part].rows for task in loaded.tasks] for part in ("train", "validation")]
+    if not run.joint:
+        sides = [(encoded[0][0], rows[0][0]), (encoded[0][-1], rows[1][0])]
+        return Resolved(base, parents, method, settings, own[0], encoded, *sides)
+    names = tuple(task.name.rpartition("/")[2] for task in loaded.tasks)
+    together = MultiTaskDataset([each[0] for each in encoded], run.temperature)
+    sides = [(together, together.rows(some)) for some in rows]
+    return Resolved(base, parents, method, settings, MultiTaskKind(tuple(own), names, judged), encoded, *sides)
+
+
+def fit(run: Run, loaded: Loaded, plan: Resolved, on_event: Listener = silent) -> Fitted:
+    """Train the weights, after a search for settings if the run asks for one."""
+    from adaptree.training import checkpoint, loop
+    from adaptree.training.search import check_search
+
+    folder = None if loaded.store is None else checkpoint_folder(loaded.store, run.name, run.joint)
+    plan.trained.count(plan.base.hooked.sites, plan.base.hooked.backbone)  # a method without a place here is refused
+    halves: tuple[Array, Array] | None = None
+    if run.search is not None:
+        check_search(plan.method)
+        halves = split_again(loaded.tasks[0].dataset, plan.training[1], seed=plan.settings.seed)
+    if folder is not None and distributed.rank() == 0:  # nothing is refused from here on: an older run may be cleared
+        checkpoint.prepare(folder, anew=not run.resume)
+    on_event(_start(run, loaded, plan))
+    _note_joint(run, loaded, on_event)
+    trials: list[Trial] = []
+    resume = run.resume
+    if halves is not None:
+        plan, trials = _search(run, plan, halves, folder, on_event)
+        resume = resume and folder is not None and (folder / checkpoint.FILE).is_file()  # it may have ended in a trial
+    fitted = loop.fit(
+        plan.base, plan.trained, plan.kind, plan.training, plan.validation, plan.settings,
+        folder=folder, resume=resume, on_event=on_event,
+    )  # fmt: skip
+    if not fitted.best:
+        nothing = "there are no tasks yet" if run.joint else "there is no task yet"
+        raise TrainingError(
+            f"stopped before the first epoch was done: {nothing}.", hint="Go on with --resume." if folder else ""
+        )
+    return Fitted(plan, fitted, trials)
+
+
+def _search(
+    run: Run, plan: Resolved, halves: tuple[Array, Array], folder: Path | None, on_event: Listener
+) -> tuple[Resolved, list[Trial]]:
+    """Return the plan with the best method and settings of a search on two parts of the training rows."""
+    from adaptree.training import loop
+    from adaptree.training.search import search
+
+    source, (first, held) = plan.training[0], halves
+    cover = (plan.training, plan.validation)  # one activation cache for the search and for what follows it
+
+    def trial(method: Method, settings: Settings, listener: Listener) -> Fit:
+        trained = replace(plan, method=method).trained
+        training, validation = (source, first), (source, held)
+        return loop.fit(plan.base, trained, plan.kind, training, validation, settings, cover=cover, on_event=listener)
+
+    same = (source.digest, first.tobytes(), held.tobytes(), plan.base.fingerprint, repr(plan.trained))
+    method, settings, trials = search(
+        run.search or 0, plan.method, plan.settings, plan.base.width, trial,
+        identity=same, device=plan.base.device, folder=folder, resume=run.resume, on_event=on_event,
+    )  # fmt: skip
+    return replace(plan, method=method, settings=settings), trials
+
+
+def package(run: Run, loaded: Loaded, fitted: Fitted, on_event: Listener = silent) -> list[Task]:
+    """Make a task of the weights for each of the run's datasets, and keep them in the store if there is one."""
+    from adaptree.training import checkpoint
+    from adaptree.training.multitask import MultiTaskKind, fit_of
+    from adaptree.training.package import make_task
+
+    plan, leads = fitted.plan, distributed.rank() == 0  # of several processes, one writes
+    truncated = [sum(each.truncated for each in encoded) for encoded in plan.encoded]
+    if any(truncated):
+        longest = f"{plan.settings.max_length} tokens"
+        note(on_event, f"{sum(truncated):,} texts are longer than {longest} and were truncated (--max-length).")
+    more: dict[str, Any] = {"search": [asdict(trial) for trial in fitted.trials]} if fitted.trials else {}
+    if run.joint:
+        seen = {task.dataset.digest: task.name for task in loaded.tasks}
+        more[JOINT] = {"tasks": [task.name for task in loaded.tasks], "temperature": run.temperature}
+        more[SAW] = {**plan.parents.extra.get(SAW, {}), **seen}
+    tasks = []
+    for i, data in enumerate(loaded.tasks):
+        own, mine = fitted.fit, plan
+        if isinstance(plan.kind, MultiTaskKind):
+            own = fit_of(fitted.fit, i)
+            mine = replace(plan, settings=replace(plan.settings, metric=plan.kind.judged_by[i]))
+        extra = own.kind.extra() | plan.parents.extra | more
+        wanted = run.baselines and leads
+        tasks.append(make_task(data, mine, own, truncated=truncated[i], extra=extra, with_baselines=wanted))
+    if loaded.store is not None and leads:
+        tasks = [loaded.store.add(task) for task in tasks]
+        remember(loaded.store, plan.base)
+        if fitted.fit.finished:
+            checkpoint.remove(checkpoint_folder(loaded.store, run.name, run.joint))
+    return tasks
+
+
+def _start(run: Run, loaded: Loaded, plan: Resolved) -> Event:
+    """Return the event that says what is about to be trained."""
+    first = loaded.tasks[0].dataset
+    about = {"kind": first.kind, "why": first.why, "labels": first.labels, "columns": dict(first.columns)}
+    if run.joint:
+        files = {task.name: task.dataset.name for task in loaded.tasks}
+        about = {"kind": JOINT, "why": "", "labels": (), "columns": files}
+    return {
+        "event": "start",
+        "name": run.name,
+        **about,
+        "base": plan.base.name,
+        "method": str(plan.trained),
+        "train": len(plan.training[1]),
+        "validation": len(plan.validation[1]),
+        "settings": plan.settings.to_dict(),
+    }
+
+
+def _note_joint(run: Run, loaded: Loaded, on_event: Listener) -> None:
+    """Say how many rows of each file an epoch of a joint run has."""
+    from adaptree.training.multitask import rows_per_epoch
+
+    if run.joint:
+        sizes = [len(task.parts["train"]) for task in loaded.tasks]
+        for task, size, count in zip(loaded.tasks, sizes, rows_per_epoch(sizes, run.temperature), strict=True):
+            note(on_event, f"{task.name}: {task.dataset.kind}, {size:,} rows to train on, {count:,} an epoch.")
+
+
+def _check_data(run: Run, dataset: Dataset, method: Method) -> None:
+    """Raise UsageError if the data does not suit the method, the metric or the settings of a run."""
+    settings, kind = run.settings, kinds.get(dataset.kind)
+    if method.standalone and (not kind.linear_outside or settings.windows):
+        raise UsageError(
+            f"{method.name} is for one label or one number a text, read at once.",
+            hint="Choose another method, or houlsby.",
+        )
+    if run.joint and kind.resamples:
+        raise UsageError(
+            f"'{dataset.name}' is of kind {kind.name}, whose inputs are sampled anew in every step: it has to be "
+            "trained alone.",
+            hint="Train it by itself, and the others on it: --on NAME",
+        )
+    if settings.metric is not None:
+        kind.check_metric(settings.metric, dataset.labels)
+    if settings.class_weights and not kind.weighs_classes:
+        raise UsageError(
+            "class weights are for rows of one label each, and this file has others.", hint="Leave --class-weights out."
+        )
+
+
+NOT_JOINT = {
+    "validation": "a fifth of each file is held out, and one more file cannot be for all of them",
+    "test": "one file cannot be for all of the tasks; evaluate each on its own",
+    "fast": "it is tuned for one task",
+    "search": "its trials are of one task",
+}
+
+
+def _check_joint(run: Run, method: Method) -> None:
+    """Raise UsageError for options that only a run of one task can have."""
+    for option, why in NOT_JOINT.items():
+        if getattr(run, option):
+            raise UsageError(f"--{option} does not go with --joint: {why}.", hint=f"Leave out --{option}.")
+    if run.settings.class_weights:
+        raise UsageError("class weights are for one task at a time.", hint="Leave --class-weights out.")
+    if method.standalone:
+        raise UsageError(f"{method.name} leaves the base alone: it has no adapters to share.", hint="--method pfeiffer")
+
+
+def _name_tasks(run: Run) -> dict[str, Source]:
+    """Return the sources of a joint run by their tasks' names, NAME/FILE; raise UsageError if two are the same."""
+    name, files = check_name(run.name), run.data
+    if "/" in name:
+        raise UsageError(
+            f"'{name}' has a slash already, and the tasks of a joint training come behind one.",
+            hint=f"--name {name.replace('/', '-')}",
+        )
+    sources = files if isinstance(files, Mapping) else list(files)  # type: ignore[arg-type]
+    if len(sources) < 2:
+        raise UsageError("joint training is for two files or more.", hint="Leave out --joint for one.")
+    if isinstance(sources, Mapping):
+        return {check_name(f"{name}/{own}"): source for own, source in sources.items()}
+    found: dict[str, Source] = {}
+    for source in sources:
+        if not isinstance(source, str | Path):
+            raise UsageError("rows have no file's name to call a task by.", hint='Give a dict: {"a": rows, "b": rows}.')
+        own = f"{name}/{stem(source)}"
+        if own in found:
+            raise UsageError(
+                f"'{found[own]}' and '{source}' would both be the task '{own}'.", hint="Rename one of the files."
+            )
+        found[own] = source
+    return found
