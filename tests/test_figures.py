@@ -161,8 +161,8 @@ def test_a_scatter_of_any_numbers_is_drawn(target: list[float]) -> None:
 def test_any_text_is_sound_in_a_figure_and_means_nothing(label: str) -> None:
     figure = figures.confusion([label, "b"], [[1, 2], [3, 4]])
     assert tags(figure) <= SAFE
-    if text.short(label):
-        assert words(figure).count(text.short(label)) == 2
+    if shown := text.distinct([label, "b"])[0]:
+        assert words(figure).count(shown) >= 2
 
 
 @pytest.mark.parametrize("label", ["$x_1$", "漢字", "ግዕዝ", "😀 👩‍👩‍👧", "\u202eabc", "a\x1b[31m", "مرحبا"])

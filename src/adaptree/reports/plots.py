@@ -205,18 +205,22 @@ def name_points(
 
     axis.set(xlim=axis.get_xlim(), ylim=axis.get_ylim())  # fixed now: they say where the points are
     unit = axis.figure.dpi / 72
-    marks = [Bbox([at, at]).padded(5 * unit) for at in axis.transData.transform([(x, y) for x, y, _ in points])]
+    spots = axis.transData.transform([(x, y) for x, y, _ in points])
+    marks = [Bbox([spot, spot]).padded(3.5 * unit) for spot in spots]
     names: list[Any] = []
     found = []
     places = [(across, up, gap) for gap in GAPS for across, up in SIDES]
     for i, ((x, y, name), font) in enumerate(zip(points, fonts, strict=True)):
         label = axis.annotate(name, (x, y), (0, 0), textcoords="offset points", ha="center", va="center", **font)
-        box = label.get_window_extent()
-        w, h = box.size / unit
+        origin = label.get_window_extent()
+        w, h = origin.size / unit
         offsets = [(across * (gap + w / 2), up * (gap + h / 2)) for across, up, gap in places]
-        tries = [box.padded(2 * unit, 0).translated(dx * unit, dy * unit) for dx, dy in offsets]
+        tries = [origin.padded(2 * unit, 0).translated(dx * unit, dy * unit) for dx, dy in offsets]
         others = [*taken, *names, *marks[:i], *marks[i + 1 :]]
-        best = min(range(len(places)), key=lambda k: covered(tries[k], others, axis.bbox))
+        costs = [covered(box, others, axis.bbox) for box in tries]
+        for k, box in enumerate(tries[: len(SIDES)]):  # without a line a name seems to be that of the nearest point
+            costs[k] += 50 * sum(away(box, spot) < away(box, spots[i]) for spot in spots)
+        best = costs.index(min(costs))
         names.append(tries[best])
         found.append(offsets[best])
         label.xyann = offsets[best]
@@ -236,3 +240,8 @@ def covered(box: Any, taken: Sequence[Any], inside: Any) -> float:
         return float(both.width * both.height) if both else 0.0
 
     return sum(map(shared, taken)) + 5 * (float(box.width * box.height) - shared(inside))
+
+
+def away(box: Any, spot: Any) -> float:
+    """Return the distance from a box to a point."""
+    return math.dist(spot, (min(max(spot[0], box.x0), box.x1), min(max(spot[1], box.y0), box.y1)))
