@@ -24,9 +24,9 @@ def commands() -> str:
     lines = [
         "# Commands",
         "",
-        "Results go to stdout, progress and notes to stderr. The exit code is 0 when the command did its work, 1 when it",
-        "could not, and 2 when it was called wrongly; one line then says what happened, why, and what to type next.",
-        "`adaptree COMMAND --help` prints the same text as this page, which is generated from the commands themselves.",
+        "Results go to stdout, progress and notes to stderr. The exit code is 0 when the command did its work, 1 when",
+        "it could not, and 2 when it was called wrongly; one line then says what happened, why, and what to type next.",
+        "This page is generated from the commands themselves: `adaptree COMMAND --help` prints the same.",
         "",
         "| command | what it does |",
         "|---|---|",
@@ -63,12 +63,13 @@ def section(path: str, command: Command) -> list[str]:
     lines = ["```console", usage, "```", "", inspect.cleandoc(command.help or "")]
     if arguments:
         lines += ["", "| argument | |", "|---|---|"]
-        lines += [f"| `{spelled(param)}` | {cell(described(param))} |" for param in arguments]
+        lines += [f"| `{spelled(param)}` | {described(param)} |" for param in arguments]
     if options:
         lines += ["", "| option | value | |", "|---|---|---|"]
         for param in options:
-            names = ", ".join(f"`{name}`" for name in sorted([*param.opts, *param.secondary_opts], key=len, reverse=True))
-            lines.append(f"| {names} | {value(param)} | {cell(described(param))} |")
+            names = sorted([*param.opts, *param.secondary_opts], key=len, reverse=True)
+            spelling = ", ".join(f"`{name}`" for name in names)
+            lines.append(f"| {spelling} | {value(param)} | {described(param)} |")
     return lines
 
 
@@ -91,8 +92,8 @@ def value(param: Any) -> str:
 
 
 def described(param: Any) -> str:
-    """Return a parameter's help with its default, unless the help says it."""
-    text = " ".join((getattr(param, "help", None) or "").split())
+    """Return a parameter's help as a cell, with its default unless the help says it."""
+    text = cell(" ".join((getattr(param, "help", None) or "").split()))
     default = getattr(param.default, "value", param.default)
     if param.required and param.param_type_name == "option":
         text += " **Required.**"
@@ -105,34 +106,32 @@ def described(param: Any) -> str:
 
 def cell(text: str) -> str:
     """Return a text as a table's cell."""
-    return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*").replace("\\*\\*Required.\\*\\*", "**Required.**")
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
 
 
 def api() -> str:
     """Return the page of the public names, grouped by what they are, as mkdocstrings directives."""
     import adaptree as at
 
-    groups: dict[str, list[str]] = {"Functions": [], "Objects": [], "Methods": [], "Compositions": [], "Architectures": []}
-    for name in at.__all__:
-        groups[group_of(at, getattr(at, name), name)].append(name)
-    intro = {
+    groups = {
         "Functions": "What most programs need.",
         "Objects": "What the functions take and return.",
         "Methods": "Each is a frozen dataclass; its fields are the numbers that you may tune. "
         "[Methods](methods.md) says what each one does.",
         "Compositions": "Expressions over tasks. [Compositions](composition.md) says what each one means.",
-        "Architectures": "Rows of the table that says where adapters go in a model: [your own base](../how-to/own-base.md).",
+        "Architectures": "Where adapters go in a model that is not in the table: [your own base](../how-to/own-base.md).",
     }
     lines = [
         "# Python API",
         "",
-        "These are the public names: `import adaptree as at`, then `at.train`, `at.Houlsby` and so on. Importing the package",
-        "is cheap; torch is loaded when a name is first used. What is not on this page may change without notice.",
+        "These are the public names: `import adaptree as at`, then `at.train`, `at.Houlsby` and so on. Importing the",
+        "package is cheap; torch is loaded when a name is first used. What is not on this page may change without notice.",
     ]
-    for title, names in groups.items():
-        lines += ["", f"## {title}", "", intro[title]]
-        for name in names:
-            lines += ["", f"::: adaptree.{name}"]
+    for title, intro in groups.items():
+        lines += ["", f"## {title}", "", intro]
+        for name in at.__all__:
+            if group_of(at, getattr(at, name), name) == title:
+                lines += ["", f"::: adaptree.{name}"]
     return "\n".join(lines) + "\n"
 
 

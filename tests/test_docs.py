@@ -116,7 +116,9 @@ def test_every_block_is_run_or_says_why_not(page: Path) -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("page", [page for page in PAGES if RUN & {block.language for block in blocks(page)}], ids=named)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if RUN & {block.language for block in blocks(page)}], ids=named
+)
 def test_the_blocks_of_a_page_run(page: Path, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page):
