@@ -119,13 +119,13 @@ def api() -> str:
         "Methods": "Each is a frozen dataclass; its fields are the numbers that you may tune. "
         "[Methods](methods.md) says what each one does.",
         "Compositions": "Expressions over tasks. [Compositions](composition.md) says what each one means.",
-        "Architectures": "Where adapters go in a model that is not in the table: [your own base](../how-to/own-base.md).",
+        "Architectures": "Where adapters go in a new architecture: [your own base](../how-to/own-base.md).",
     }
     lines = [
         "# Python API",
         "",
         "These are the public names: `import adaptree as at`, then `at.train`, `at.Houlsby` and so on. Importing the",
-        "package is cheap; torch is loaded when a name is first used. What is not on this page may change without notice.",
+        "package is cheap; torch is loaded when a name is first used. What is not on this page may change.",
     ]
     for title, intro in groups.items():
         lines += ["", f"## {title}", "", intro]

@@ -26,9 +26,10 @@ def notebook(page: str) -> dict[str, Any]:
         if source is None:  # shown, not run: such as the installation
             prose += block.group(0)
             continue
-        cells += [*_cell("markdown", prose, len(cells)), *_cell("code", source, len(cells) + 1)]
+        cells += [_cell("markdown", prose), _cell("code", source)] if prose.strip() else [_cell("code", source)]
         prose = ""
-    cells += _cell("markdown", prose + page[last:], len(cells))
+    cells.append(_cell("markdown", prose + page[last:]))
+    cells = [{"id": f"cell-{number}", **cell} for number, cell in enumerate(cells, 1)]
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     return {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
 
@@ -43,13 +44,9 @@ def _code(language: str, body: str, before: str) -> str | None:
     return None
 
 
-def _cell(kind: str, text: str, number: int) -> list[dict[str, Any]]:
-    """Return the cell, or nothing if it would be empty."""
-    if not text.strip():
-        return []
-    cell: dict[str, Any] = {"cell_type": kind, "id": f"cell-{number}", "metadata": {}}
-    cell["source"] = text.strip("\n").splitlines(keepends=True)
-    return [{**cell, "execution_count": None, "outputs": []} if kind == "code" else cell]
+def _cell(kind: str, text: str) -> dict[str, Any]:
+    cell = {"cell_type": kind, "metadata": {}, "source": text.strip("\n").splitlines(keepends=True)}
+    return {**cell, "execution_count": None, "outputs": []} if kind == "code" else cell
 
 
 def text() -> str:
