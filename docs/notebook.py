@@ -1,6 +1,7 @@
 """Write docs/tutorial.ipynb from docs/tutorial.md, so that the two cannot drift apart: python docs/notebook.py
 
-Python blocks become code cells, commands become `!` lines, a data file that the page shows becomes a %%writefile cell.
+Python blocks become code cells, commands become `!` lines, a data file that the page shows becomes a %%writefile
+cell, and the outputs that the page shows are left out.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ def notebook(page: str) -> dict[str, Any]:
     for block in FENCE.finditer(page):
         prose += page[last : block.start()]
         last = block.end()
+        if block.group(1) == "output":  # the notebook has its own
+            continue
         source = _code(block.group(1), block.group(2), prose)
         if source is None:  # shown, not run: such as the installation
             prose += block.group(0)

@@ -5,6 +5,7 @@ is called says what is done with it:
 
     python, sh                  run
     csv, jsonl, text, toml      data that the page shows: written to a file if one is named before it
+    output                      what the block before it printed, with numbers that may differ
     py title="LIBRARY VERSION"  another library's code: not run, as the library is not installed; it must parse
 
 Any other fence is an error, so that no block is skipped by accident.
@@ -121,8 +122,11 @@ def named(page: Path) -> str:
 def test_every_block_is_run_or_says_why_not(page: Path) -> None:
     text = page.read_text()
     assert text.count("```") == 2 * len(blocks(page)), f"{page.name}: a fence that this test does not see"
-    for block in blocks(page):
-        if block.language == "py":
+    for before, block in zip([None, *blocks(page)], blocks(page), strict=False):
+        if block.language == "output":
+            assert before is not None
+            assert before.language in RUN, f"{page.name}:{block.line}: the output of what?"
+        elif block.language == "py":
             assert FOREIGN.fullmatch(block.info), f"{page.name}:{block.line}: py is for other libraries, with a title"
             compile(block.code, page.name, "exec")
         else:
@@ -214,6 +218,7 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     nbformat = pytest.importorskip("nbformat", reason="the notebook runs with nbformat: pip install 'adaptree[dev]'")
     pytest.importorskip("ipykernel", reason="the notebook runs in ipykernel: pip install 'adaptree[dev]'")
     monkeypatch.setenv("ADAPTREE_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # its processes share the cores with other tests
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     book = nbformat.read(DOCS / "tutorial.ipynb", as_version=4)
     for cell in book.cells:
