@@ -118,7 +118,7 @@ def api() -> str:
         "Objects": "What the functions take and return.",
         "Methods": "Each is a frozen dataclass; its fields are the numbers that you may tune. "
         "[Methods](methods.md) says what each one does.",
-        "Compositions": "Expressions over tasks. [Compositions](composition.md) says what each one means.",
+        "Compositions": "Expressions over tasks. [Compositions](../composition.md) says what each one means.",
         "Architectures": "Where adapters go in a new architecture: [your own base](../how-to/own-base.md).",
     }
     lines = [
