@@ -34,5 +34,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Point links at the results where they are in the site."""
+    """Point links at the results where they are in the site, and give their wide tables the whole width."""
+    if page.file.src_uri.startswith("results/") and not page.is_index:
+        page.meta["hide"] = ["navigation", "toc"]
     return LEAVING.sub(r"\1\2", markdown)
