@@ -1,11 +1,11 @@
-# The README's commands. `make demo` and `make test` set up all that they need, in .venv.
+# Every target sets up what it needs in .venv. .ci/run and .github/workflows/ci.yml call these same targets.
 VENV   := .venv
 PY     := $(VENV)/bin/python
 PIP    := python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PYTEST ?= -n 2
 PEERS  := $(VENV)/peers
 
-.PHONY: demo test peers lint types format build clean
+.PHONY: demo test coverage peers lint types format docs build wheel clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -13,6 +13,11 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.developing
 	$(PY) -m pytest $(PYTEST)
+
+# The same tests, a little slower; the last lines say how many lines of the package they ran.
+coverage: $(VENV)/.developing
+	$(PY) -m pytest $(PYTEST) --cov --cov-report=xml
+	@$(PY) -m coverage report --format=total | sed 's/.*/coverage: & %/'
 
 # What adapters and peft compute, in an environment of their own, for the tests that compare us with them.
 peers: $(PEERS)/numbers/.made
@@ -29,12 +34,20 @@ format: $(VENV)/.developing
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
+# The documentation, into site/: open site/index.html. A warning is an error.
+docs: $(VENV)/.documenting
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+
 build: $(VENV)/.developing
 	rm -rf dist
 	$(PY) -m build --outdir dist
 
+# What is in the wheel, and whether it works in an environment of its own.
+wheel: build
+	.ci/wheel
+
 clean:
-	rm -rf $(VENV) dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) dist build site .coverage coverage.xml .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # torch comes first and pinned: alone, a later package would fetch the build with CUDA.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -45,6 +58,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 $(VENV)/.developing: $(VENV)/.installed
 	$(VENV)/bin/$(PIP) --editable '.[dev]'
+	touch $@
+
+$(VENV)/.documenting: $(VENV)/.installed
+	$(VENV)/bin/$(PIP) --editable '.[docs]'
 	touch $@
 
 $(PEERS)/.installed: tests/peers/requirements.txt constraints.txt
