@@ -294,7 +294,7 @@ def package(run: Run, loaded: Loaded, fitted: Fitted, on_event: Listener = silen
         own, mine = fitted.fit, plan
         if isinstance(plan.kind, MultiTaskKind):
             own = fit_of(fitted.fit, i)
-            mine = replace(plan, settings=replace(plan.settings, metric=plan.kind.metrics[i]))
+            mine = replace(plan, settings=replace(plan.settings, metric=plan.kind.judged[i]))
         extra = own.kind.extra() | plan.parents.extra | more
         wanted = run.baselines and leads
         tasks.append(make_task(data, mine, own, truncated=truncated[i], extra=extra, with_baselines=wanted))
