@@ -15,7 +15,7 @@ from tests.bases import tiny_base, words_csv
 import adaptree as at
 from adaptree import kinds
 from adaptree.errors import TrainingError, UsageError
-from adaptree.kinds import Classify
+from adaptree.kinds.classify import Classify
 from adaptree.models.base import Base
 from adaptree.models.loading import load_base
 from adaptree.training import checkpoint, pipeline

@@ -54,7 +54,7 @@ class MultiTaskKind(Kind):
     reads_tokens: ClassVar[bool] = True  # the output of each row by itself, as the heads differ in width
     kinds: tuple[Kind, ...]
     names: tuple[str, ...]
-    judged_by: tuple[str, ...]
+    judged: tuple[str, ...]
     """The metric of each task that counts towards the mean."""
 
     @property
@@ -143,7 +143,7 @@ class MultiTaskKind(Kind):
             mine = _select([answer.value for answer in answers], places)
             scores = self.kinds[task].score(_select(targets, places), mine)
             found |= {f"{self.names[task]}.{metric}": value for metric, value in scores.items()}
-            metric = self.judged_by[task]
+            metric = self.judged[task]
             main.append(-scores[metric] if metric in metrics.LOWER_IS_BETTER else scores[metric])
         return {MEAN: float(np.mean(main)), **found}
 

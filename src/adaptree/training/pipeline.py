@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from adaptree.training.result import Fit
     from adaptree.training.search import Trial
 
+    Rows = tuple[EncodedDataset, np.ndarray[Any, Any]]
+    """A dataset and some of its rows."""
+
 Array = np.ndarray[Any, Any]
 JOINT = "joint"
 """In a record's extra: the tasks that were trained together, and the temperature."""
@@ -85,8 +88,8 @@ class Resolved:
     kind: Kind
     encoded: list[list[EncodedDataset]]
     """Each task's datasets of training and validation rows: one, unless there is a validation file."""
-    training: tuple[EncodedDataset, Array]
-    validation: tuple[EncodedDataset, Array]
+    training: Rows
+    validation: Rows
 
     @cached_property
     def trained(self) -> Method:
@@ -157,9 +160,8 @@ def _read(run: Run, source: Any, method: Method, on_event: Listener) -> dict[str
 
 def resolve(run: Run, loaded: Loaded, on_event: Listener = silent) -> Resolved:
     """Load the base, and choose the settings, the kind and the encodings that a run leaves open."""
-    from adaptree.training.encoded import EncodedDataset
     from adaptree.training.fast import preset
-    from adaptree.training.multitask import MEAN, MultiTaskDataset, MultiTaskKind
+    from adaptree.training.multitask import MEAN
 
     trust = {"trust_remote_code": run.trust_remote_code, "allow_pickle": run.allow_pickle}
     base = base_of(run.base, run.device, run.threads, **trust)
@@ -168,35 +170,52 @@ def resolve(run: Run, loaded: Loaded, on_event: Listener = silent) -> Resolved:
     if run.fast:
         method, settings = preset(method, settings, base, loaded.tasks[0].dataset, parents, on_event)
     method.chosen(base.hooked.sites)
-    judged = tuple(settings.metric or kinds.get(t.dataset.kind).metrics[0] for t in loaded.tasks)
-    settings = replace(settings, metric=MEAN if run.joint else judged[0]).resolved(
+    metric = [settings.metric or kinds.get(t.dataset.kind).metrics[0] for t in loaded.tasks]
+    settings = replace(settings, metric=MEAN if run.joint else metric[0]).resolved(
         rows=sum(len(task.parts["train"]) for task in loaded.tasks),
         lr=method.lr,
         limit=base.limit,
-        metric=judged[0],
+        metric=metric[0],
         pooling=kinds.check_pooling(settings.pooling or base.pooling),
     )
-    own, encoded = [], []
+    kind, encoded, training, validation = _encode(run, loaded, base, settings, metric)
+    return Resolved(
+        base=base,
+        parents=parents,
+        method=method,
+        settings=settings,
+        kind=kind,
+        encoded=encoded,
+        training=training,
+        validation=validation,
+    )
+
+
+def _encode(
+    run: Run, loaded: Loaded, base: Base, settings: Settings, metric: list[str]
+) -> tuple[Kind, list[list[EncodedDataset]], Rows, Rows]:
+    """Return the kind, each task's encoded datasets, and the rows to train and to validate on.
+
+    The tasks of a joint run are put together as one.
+    """
+    from adaptree.training.encoded import EncodedDataset
+    from adaptree.training.multitask import MultiTaskDataset, MultiTaskKind
+
+    each: list[Kind] = []
+    encoded: list[list[EncodedDataset]] = []
     for task in loaded.tasks:
-        kind = kinds.for_data(
-            task.dataset,
-            task.parts["train"].rows,
-            base.encoder,
-            windows=settings.windows,
-            whole_words=settings.whole_words,
-        )
+        rows, options = task.parts["train"].rows, {"windows": settings.windows, "whole_words": settings.whole_words}
+        kind = kinds.for_data(task.dataset, rows, base.encoder, **options)
         held = task.parts["validation"].dataset
         datasets = [task.dataset] if held is task.dataset else [task.dataset, held]
-        own.append(kind)
-        encoded.append([EncodedDataset(each, kind, base.encoder, settings.max_length or 0) for each in datasets])
-    rows = [[task.parts[part].rows for task in loaded.tasks] for part in ("train", "validation")]
+        each.append(kind)
+        encoded.append([EncodedDataset(some, kind, base.encoder, settings.max_length or 0) for some in datasets])
+    training, validation = ([task.parts[part].rows for task in loaded.tasks] for part in ("train", "validation"))
     if not run.joint:
-        sides = [(encoded[0][0], rows[0][0]), (encoded[0][-1], rows[1][0])]
-        return Resolved(base, parents, method, settings, own[0], encoded, *sides)
-    names = tuple(task.name.rpartition("/")[2] for task in loaded.tasks)
-    together = MultiTaskDataset([each[0] for each in encoded], run.temperature)
-    sides = [(together, together.rows(some)) for some in rows]
-    return Resolved(base, parents, method, settings, MultiTaskKind(tuple(own), names, judged), encoded, *sides)
+        return each[0], encoded, (encoded[0][0], training[0]), (encoded[0][-1], validation[0])
+    together = MultiTaskDataset([of_task[0] for of_task in encoded], run.temperature)
+    joint = MultiTaskKind(tuple(each), tuple(task.name.rpartition("/")[2] for task in loaded.tasks), tuple(metric))
+    return joint, encoded, (together, together.rows(training)), (together, together.rows(validation))
 
 
 def fit(run: Run, loaded: Loaded, plan: Resolved, on_event: Listener = silent) -> Fitted:
@@ -275,7 +294,7 @@ def package(run: Run, loaded: Loaded, fitted: Fitted, on_event: Listener = silen
         own, mine = fitted.fit, plan
         if isinstance(plan.kind, MultiTaskKind):
             own = fit_of(fitted.fit, i)
-            mine = replace(plan, settings=replace(plan.settings, metric=plan.kind.judged_by[i]))
+            mine = replace(plan, settings=replace(plan.settings, metric=plan.kind.judged[i]))
         extra = own.kind.extra() | plan.parents.extra | more
         wanted = run.baselines and leads
         tasks.append(make_task(data, mine, own, truncated=truncated[i], extra=extra, with_baselines=wanted))
