@@ -219,7 +219,7 @@ def _training(record: Record) -> str:
 def _loading(record: Record) -> str:
     start = ["import adaptree as at", ""]
     if record.kind == "attached":
-        return block("python", [*start, 'tuned = at.attach(model, "this folder")   # the same Hugging Face model'])
+        return block("python", [*start, 'tuned = at.attach(model, ".")  # this folder; the same Hugging Face model'])
     one, asked = GIVEN.get("pair" if record.columns.get("pair") else record.kind, ('"a text"', '"a text"'))
     base = quoted(str(record.base.get("name", "")))
     python = [
