@@ -152,10 +152,10 @@ def test_texts_that_were_cut_are_told_by_part(world: dict[str, Path], capsys: py
         ("stack(lang/en, words@4)", 1, "no version 4 of task 'words'"),
         ("parallel(words, stranger)", 1, "'words' was trained on the base base and 'stranger' on another.*rebase"),
         ("stack(stranger, words)", 1, "has no base to run on"),
-        ("average(words, tags)", 2, "differ in kind: their answers have no mean.  parallel"),
+        ("average(words, tags)", 2, "differ in kind: their predictions have no mean.  parallel"),
         ("average(words, houlsby)", 2, r"weights of pfeiffer.* and houlsby.* have no mean.*average_outputs"),
         ("stack(houlsby, houlsby)", 2, "write the same weight"),
-        ("fuse(words, again)", 2, r"has to be learned before it can answer.*adaptree compose \"fuse\(words, again\)\""),
+        ("fuse(words, again)", 2, r"has to be learned before it can predict.*adaptree compose \"fuse\(words, again\)\""),
         ("stack(fuse(words, again), words)", 2, "fuse cannot stand inside stack.*stack takes names, stack"),
         ("stack(lang/en, parallel(words, again))", 2, r"Write parallel\(stack\(lang/en, words\), "),
         ("parallel(words, words)", 2, "names a part twice"),
@@ -167,7 +167,7 @@ def test_texts_that_were_cut_are_told_by_part(world: dict[str, Path], capsys: py
         ("average(words, again, weights=[1, 1])", 2, r"sum up to 2, not to 1.*weights=\[0.5, 0.5\]"),
         ("average_outputs(lang/en)", 2, "the head of mlm is no linear map"),
         ("average(words, again, weights=[inf, -inf])", 2, "sum up to nan, not to 1"),
-        ("stack(" * 1000 + "words" + ")" * 1000, 2, "more than 50 blocks stand inside one another"),
+        ("stack(" * 1000 + "words" + ")" * 1000, 2, "more than 50 blocks are nested"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_in_one_line(
