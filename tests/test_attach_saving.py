@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import copy
+import re
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import transformers as tf
 from torch import nn
 
+import adaptree as at
 from adaptree import attach
 from adaptree.errors import (
     MethodError,
@@ -20,9 +25,9 @@ from adaptree.errors import (
     UsageError,
     WrongBase,
 )
-from adaptree.tasks.record import Record
 from adaptree.tasks.task import Task
 from tests import tiny
+from tests.bases import tiny_base, words_csv
 from tests.headed import KINDS, METHOD, Kind, batch, bert, equal, outputs, same, state, train
 
 
@@ -108,13 +113,81 @@ def test_a_task_with_another_head_is_refused_in_one_line(tmp_path: Path) -> None
     assert "number of labels" in error.value.hint
 
 
-def test_a_task_that_train_made_is_refused_where_its_head_does_not_fit() -> None:
-    tuned = attach(bert(), METHOD)
-    weights = {name: tensor for name, tensor in tuned.weights().items() if not name.startswith("head.")}
-    record = Record(name="reviews", kind="classify", method=METHOD, base=tuned.task.record.base)
-    task = Task(record, {**weights, "head.weight": torch.zeros(3, 32), "head.bias": torch.zeros(3)})
-    with pytest.raises(UsageError, match="'reviews' has other weights than this BertForSequenceClassification takes"):
-        attach(bert(), task)
+def test_a_folder_may_be_a_string(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = bert()
+    tuned = attach(model, METHOD)
+    train(tuned, batch(tuned))
+    tuned.save(tmp_path / "task")
+    monkeypatch.chdir(tmp_path)
+    for folder in (str(tmp_path / "task"), "task", "./task"):
+        assert same(attach(model, folder).weights(), tuned.weights())
+
+
+def test_a_string_that_is_neither_a_method_nor_a_tasks_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    for folder in ("empty", "./nothing", "some/where", "~/nowhere", str(tmp_path)):
+        with pytest.raises(TaskNotFound, match="no task in folder") as error:
+            attach(bert(), folder)
+        assert "a method is spelled houlsby:64" in error.value.hint
+        assert "\n" not in str(error.value)
+    attach(bert(), METHOD).save("houlsby")
+    with pytest.raises(UsageError, match=r"a method, and here also a folder.*\./houlsby"):
+        attach(bert(), "houlsby")
+    assert attach(bert(), "./houlsby").method == attach(bert(), METHOD).method
+
+
+PROGRAM = """
+import sys, torch, transformers
+torch.set_num_threads(1)
+model = transformers.AutoModelForSequenceClassification.from_pretrained(sys.argv[1]).eval()
+exec(sys.stdin.read())
+ids = torch.arange(3, 19).reshape(2, 8)
+sys.stdout.buffer.write(tuned.eval()(input_ids=ids).logits.detach().numpy().tobytes())
+"""
+
+
+def test_the_code_of_a_saved_card_gives_the_same_logits_in_another_process(tmp_path: Path) -> None:
+    """As a user does it: a Hugging Face model, a loop of one's own, a folder, and what its README says."""
+    bert().save_pretrained(tmp_path / "model")
+    model = tf.AutoModelForSequenceClassification.from_pretrained(tmp_path / "model").eval()
+    tuned = attach(model, METHOD)
+    train(tuned, batch(tuned))
+    tuned.save(tmp_path / "task")
+    (code,) = re.findall(r"```python\n(.*?)```", (tmp_path / "task" / "README.md").read_text(), re.S)
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "model")]
+    done = subprocess.run(command, cwd=tmp_path / "task", input=code.encode(), capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    with torch.no_grad():
+        logits = tuned.eval()(input_ids=torch.arange(3, 19).reshape(2, 8)).logits
+    assert done.stdout == logits.numpy().tobytes()
+
+
+def test_a_task_of_adaptree_train_gives_its_hidden_states_in_the_hugging_face_model(tmp_path: Path) -> None:
+    base = at.load_base(tiny_base(tmp_path / "base"))
+    data = words_csv(tmp_path / "words.csv")
+    how: dict[str, Any] = {"base": base, "epochs": 1, "baselines": False, "store": tmp_path / "store"}
+    bound = at.train(data, method=METHOD, name="words", **how)
+    model = tf.AutoModel.from_pretrained(tmp_path / "base").eval()
+    tuned = attach(model, at.Store(tmp_path / "store")["words"])
+    inputs = {"input_ids": torch.arange(5, 21).reshape(2, 8), "attention_mask": torch.ones(2, 8, dtype=torch.long)}
+    assert bound.on_base is not None
+    with torch.inference_mode(), base.hooked.running(bound.on_base[0]):
+        expected = base.hooked.backbone(**inputs).last_hidden_state
+    with torch.inference_mode():
+        assert torch.equal(tuned(**inputs).last_hidden_state, expected)
+        assert not torch.equal(model(**inputs).last_hidden_state, expected)
+    headed = tf.AutoModelForSequenceClassification.from_pretrained(tmp_path / "base").eval()
+    with pytest.raises(UsageError, match="'words' has a head of its own, which does not fit that of a Bert") as error:
+        attach(headed, bound.task)
+    assert "AutoModel" in error.value.hint
+    assert "bind(task)" in error.value.hint
+    above = at.train(data, method="lora:2", on="words", name="above", **how)
+    with pytest.raises(UsageError, match=r"'above' was trained on words@1, which attach does not put below it"):
+        attach(model, above.task)
+    bag = at.train(data, method="tfidf", name="bag", **how)
+    with pytest.raises(UsageError, match="tfidf does not run in a model"):
+        attach(model, bag.task)
 
 
 def test_bad_input_is_said_in_one_line(tmp_path: Path) -> None:

@@ -387,7 +387,7 @@ def test_what_has_no_meaning_is_refused(base: Base, task: Make) -> None:
     with pytest.raises(CompositionError, match="write the same weight"):
         base.bind("stack(a, b)", tasks={"a": a, "b": b})
     outside = Task(replace(a.record, method="tfidf"), {})
-    with pytest.raises(CompositionError, match="tfidf leaves the base alone: it has no layers to drop"):
+    with pytest.raises(CompositionError, match="tfidf does not use the base: it has no layers to drop"):
         base.bind("drop(t, layers='0')", tasks={"t": outside})
     with pytest.raises(CompositionError, match="full changes the base's own weights"):
         base.bind("average_outputs(f, a)", tasks={"f": task("full"), "a": a})

@@ -102,7 +102,7 @@ def test_it_says_how_to_load_it() -> None:
     code = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
     compile(code, "card", "exec")
     assert '[("a text", "the text beside it")]' in card.write(full(columns={"text": "a", "pair": "b", "label": "c"}))
-    assert 'at.attach(model, "FOLDER")' in card.write(full(kind="attached"))
+    assert 'at.attach(model, ".")' in card.write(full(kind="attached"))
 
 
 @pytest.mark.parametrize(("method", "also"), [("houlsby(size=64)", False), ("pfeiffer(size=48)", True)])

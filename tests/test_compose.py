@@ -151,7 +151,7 @@ def test_two_methods_that_write_the_same_weights_are_refused(base: Base, task: A
 
 
 def test_a_method_outside_the_base_is_refused(base: Base, task: Any) -> None:
-    with pytest.raises(CompositionError, match="tfidf leaves the base alone"):
+    with pytest.raises(CompositionError, match="tfidf does not use the base"):
         base.bind(task("tfidf"), on=[task("pfeiffer:8")])
 
 

@@ -140,7 +140,7 @@ def test_int8_is_refused_when_it_changes_the_answers(
     changed = int((plain != quick).sum())
     assert changed > 2
     monkeypatch.setattr("adaptree.models.bound.INT8_TEXTS", 256)
-    with pytest.raises(UsageError, match=f"int8 changes {changed} of the first 100 answers"):
+    with pytest.raises(UsageError, match=f"int8 changes {changed} of the first 100 predictions"):
         base.bind(shaky, int8=True).predict(near)
 
 
@@ -183,7 +183,7 @@ def test_predict_and_evaluate_take_int8_from_the_command_line(
     monkeypatch.setattr(Classify, "changed", lambda self, exact, out, examples: len(exact))
     assert main(["predict", "words", "--file", str(data), *common]) == 2
     out, err = capsys.readouterr()
-    assert "int8 changes 60 of the first 60 answers" in err
+    assert "int8 changes 60 of the first 60 predictions" in err
     assert "Traceback" not in err
     assert not out
 

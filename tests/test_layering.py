@@ -116,6 +116,7 @@ HEAVY = ("torch", "transformers", "sklearn", "pyarrow", "matplotlib", "scipy")
     [
         "import adaptree",
         "import adaptree; adaptree.AdaptreeError; adaptree.Houlsby; adaptree.Architecture; dir(adaptree)",
+        "import adaptree; adaptree.Lora(rank=2); adaptree.ParallelAdapter; adaptree.__all__",
         "from adaptree.cli import main; assert main(['--help']) == 0",
         "from adaptree.cli import main; assert main(['train', '--help']) == 0",
         "from adaptree.cli import main; assert main(['no-such-command']) == 2",

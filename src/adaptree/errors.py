@@ -2,8 +2,8 @@
 
 ::
 
-    AdaptreeError                 could not (exit 1)
-    ├── UsageError                asked for something that cannot be (exit 2)
+    AdaptreeError                 something failed (exit 1)
+    ├── UsageError                an option or argument that cannot work (exit 2)
     │   ├── MethodError           a method's spelling, or a number in it
     │   ├── CompositionError      tasks that have no meaning together
     │   └── BadName               a task's name

@@ -265,7 +265,7 @@ def test_one_plan_in_two_threads_keeps_their_inputs_apart() -> None:
 @pytest.mark.parametrize("case", [case for case in tiny.CASES if case not in ENCODERS])
 def test_other_bases_are_refused(case: str) -> None:
     model, row = tiny.model(case), tiny.CASES[case].row
-    with pytest.raises(MethodError, match=r"no encoder's that hands them the padding mask\.  It is for: bert, "):
+    with pytest.raises(MethodError, match=r"not those of an encoder that gets the padding mask\.  It is for: bert, "):
         attach(model, "pal", architecture=row)
     with pytest.raises(MethodError, match="padding mask"):
         Pal().count(find(model, row), model)

@@ -1,6 +1,6 @@
 """Compositions: small expressions over tasks, and what they mean in one model.
 
-`expression` is the value that a person types, `compile` looks its tasks up, `together` makes one plan of them.
+`expression` is what a person types, `compile` looks its tasks up, `merge` makes one plan of them.
 """
 
 from __future__ import annotations

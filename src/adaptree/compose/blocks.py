@@ -1,4 +1,4 @@
-"""Blocks as methods: what a composition does is said in the same words as what one task does."""
+"""The blocks of a composition as methods: each has a plan and weights, as the method of one task has."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from adaptree.models.sites import Sites
 
 
-EACH = "parallel(…) gives the answer of each"
+EACH = "parallel(…) predicts with each"
 
 
 class Block(Method):
@@ -48,7 +48,7 @@ class Block(Method):
 
 
 def norms_of(parts: Parts) -> dict[str, Tensor]:
-    """The norms that some parts own: what a block owns beside others."""
+    """Return the norms among the weights of some parts, which a block of them owns."""
     return {name: tensor for _, v in parts for name, tensor in v.items() if name.startswith("norm.")}
 
 
@@ -76,7 +76,7 @@ class Dropped(Block):
         return [name for name in super().owned(sites, v) if sites.layer_of(name) not in gone]
 
     def left(self, sites: Sites, v: Params) -> Params:
-        """What is left of an answering task's weights: without layer 0 nothing is coupled, and nothing to invert."""
+        """Return the predicting task's weights that are left: without layer 0 there is no coupling to invert."""
         if isinstance(inner := self.parts[-1][0], Dropped):
             v = inner.left(sites, v)
         if 0 not in parse_layers(self.spec, sites.depth):
@@ -85,7 +85,7 @@ class Dropped(Block):
 
 
 class MeanOfWeights(Block):
-    """Weights of the base that differ from part to part, as δs over different places do: the mean of their changes."""
+    """The mean of the parts' changes to the base's weights, where these are in different places, as sparse δs are."""
 
     def __init__(self, parts: Parts, shares: Sequence[float]) -> None:
         super().__init__("average", parts, adds=all(method.adds for method, _ in parts), shares=tuple(shares))
@@ -101,7 +101,7 @@ class MeanOfWeights(Block):
 
 
 class MeanOfOutputs(Block):
-    """All parts run: where they act, the mean of what they give; a part that does nothing there gives what came."""
+    """All parts run; each module's output is the mean of theirs. A part without a step there leaves it unchanged."""
 
     def __init__(self, groups: Sequence[Parts], shares: Sequence[float]) -> None:
         super().__init__("average_outputs", [part for group in groups for part in group])
@@ -128,12 +128,12 @@ class MeanOfOutputs(Block):
     def _mean(self, entries: Sequence[Entry]) -> Entry:
         before = [[step for step in steps_of(entry) if isinstance(step, Before)] for entry in entries]
         after: list[list[Any]] = [[s for s in steps_of(entry) if not isinstance(s, Before)] for entry in entries]
-        found: list[Any] = []
+        steps: list[Any] = []
         if any(before):
-            found.append(Before(self._mean_of_inputs(before)))
+            steps.append(Before(self._mean_of_inputs(before)))
         if any(after):
-            found.append(self._mean_of_outputs(after))
-        return tuple(found)
+            steps.append(self._mean_of_outputs(after))
+        return tuple(steps)
 
     def _mean_of_outputs(self, steps: Sequence[Sequence[Action]]) -> Action:
         def mean(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
@@ -151,19 +151,19 @@ class MeanOfOutputs(Block):
     def _mean_of_inputs(self, steps: Sequence[Sequence[Before]]) -> Callable[..., Any]:
         def mean(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             changed = False
-            given = []
+            inputs = []
             for mine in steps:
                 here = args, kwargs
                 for step in mine:
                     if (seen := step.look(module, *here)) is not None:
                         here, changed = seen, True
-                given.append(here)
+                inputs.append(here)
             if not changed:
                 return None
             places = range(len(args))
             return (
-                tuple(self._mix([one[i] for one, _ in given]) for i in places),
-                {key: self._mix([named[key] for _, named in given]) for key in kwargs},
+                tuple(self._mix([one[i] for one, _ in inputs]) for i in places),
+                {key: self._mix([named[key] for _, named in inputs]) for key in kwargs},
             )
 
         return mean
@@ -175,24 +175,25 @@ class MeanOfOutputs(Block):
 
 
 class Raised(Block):
-    """A method on top of others, which stay as they are: what `train --on` trains."""
+    """A method on top of others, which are frozen: what `train --on` trains."""
 
-    def __init__(self, method: Method, below: Parts, said: str) -> None:
+    def __init__(self, method: Method, below: Parts, on: str) -> None:
         kept = {
             key: getattr(method, key) for key in ("main", "lr", "stages", "standalone", "dynamic", "adds", "layers")
         }
-        super().__init__(method.name, [*below, (method, {})], **kept, method=method, below=tuple(below), said=said)
+        super().__init__(method.name, [*below, (method, {})], **kept, method=method, below=tuple(below), on=on)
 
     method: Method
     below: tuple[tuple[Method, Params], ...]
-    said: str
+    on: str
+    """The expression of the tasks below."""
 
     def __str__(self) -> str:
-        return f"{self.method} on {self.said}"
+        return f"{self.method} on {self.on}"
 
     def __repr__(self) -> str:
-        """The spelling, and which weights are below: a run over others is another run."""
-        return f"{self.method!r} on {self.said}, {digest_of(self.below)}"
+        """Return the spelling and a digest of the weights below: a run over others is another run."""
+        return f"{self.method!r} on {self.on}, {digest_of(self.below)}"
 
     def chosen(self, sites: Sites) -> tuple[int, ...]:
         return self.method.chosen(sites)
@@ -209,9 +210,9 @@ class Raised(Block):
     def count(self, sites: Sites, model: nn.Module) -> dict[str, int]:
         return self.method.count(sites, model)
 
-    def advance(self, sites: Sites, frozen: Params, v: Params, birth: Params) -> dict[str, Tensor]:
-        given = {**frozen, **weights_of(sites, frozen, self.below)}
-        return self.method.advance(sites, given, v, birth)
+    def advance(self, sites: Sites, frozen: Params, v: Params, initial: Params) -> dict[str, Tensor]:
+        below = {**frozen, **weights_of(sites, frozen, self.below)}
+        return self.method.advance(sites, below, v, initial)
 
     def penalty(self, v: Params) -> Tensor | None:
         return self.method.penalty(v)

@@ -1,4 +1,4 @@
-"""From an expression to what runs: its tasks are looked up, and each block becomes methods with their weights."""
+"""Look up the tasks of an expression, and turn its blocks into methods with their weights."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from adaptree import kinds
 from adaptree.compose.blocks import EACH, Dropped, MeanOfOutputs, MeanOfWeights, norms_of
 from adaptree.compose.expression import Average, AverageOutputs, Drop, Expression, Fuse, Name, Stack, parse
 from adaptree.compose.merge import Parts
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-OUTPUTS = "average_outputs(…) takes the mean of what they give"
+OUTPUTS = "average_outputs(…) takes the mean of their outputs"
 
 
 class Tasks(Protocol):
@@ -30,33 +31,33 @@ class Tasks(Protocol):
 
 @dataclass(frozen=True)
 class Composition:
-    """What an expression means: what acts in the base, and which task answers with which weights."""
+    """A compiled expression: what acts in the base, and which task predicts with which weights."""
 
     expression: Expression
     parts: Parts
     task: Task | None
-    """Whose kind, labels and settings count; none where there is no part: the bare base."""
+    """The task that predicts: its kind, labels and settings count. None for the bare base."""
     v: Params
-    """The answering task's weights, its head among them."""
+    """The weights of that task, its head among them."""
     tasks: tuple[Task, ...]
     """All that take part."""
 
 
 def compile_(expression: str | Expression, tasks: Tasks, device: str = "cpu") -> Composition:
-    """Look up the tasks of an expression that gives one answer, and say what it does."""
+    """Compile an expression that has one prediction for each input."""
     return _Compiler(tasks, device).read(parse(expression), bare=False)
 
 
 def of_task(task: Task, *, on: Sequence[Task] | None = None, device: str = "cpu") -> Composition:
-    """A task on top of what it was trained on, or of the tasks in `on`."""
+    """Return a task on top of what it was trained on, or of the tasks in `on`."""
     return _Compiler({}, device).of_task(task, Name(task.record.name), on)
 
 
 def own(task: Task, device: str = "cpu") -> tuple[Method, Params]:
-    """A task's method with its weights; a fused one has the adapters in it that it attends over."""
+    """Return a task's method and weights; the method of a fused task includes the adapters that it attends over."""
     method = parse_method(task.record.method)
-    if said := task.record.extra.get(FUSES):
-        method = method.over([own(_part(task, name), device) for name in parse(said).names])
+    if fuses := task.record.extra.get(FUSES):
+        method = method.over([own(_part(task, name), device) for name in parse(fuses).names])
     return method, {name: tensor.to(device) for name, tensor in task.weights.items()}
 
 
@@ -69,13 +70,13 @@ def _part(task: Task, name: str) -> Task:
 
 
 class _Compiler:
-    """Reads expressions over some tasks, whose weights it puts on a device."""
+    """Compiles expressions over some tasks, whose weights it puts on a device."""
 
     def __init__(self, tasks: Tasks, device: str) -> None:
         self.tasks, self.device = tasks, device
 
     def read(self, expression: Expression, bare: bool) -> Composition:
-        """What an expression means; `bare` leaves out what a task was trained on, as a stack says what is below."""
+        """Compile an expression; `bare` leaves out what a task was trained on, because a stack names what is below."""
         if isinstance(expression, Name):
             task = self._find(expression.reference)
             return self.of_task(task, expression, () if bare else None)
@@ -88,23 +89,23 @@ class _Compiler:
         if isinstance(expression, Drop):
             inner = self.read(expression.inside, bare)
             for method in (method for method, _ in inner.parts if method.standalone):
-                raise CompositionError(f"{method.name} leaves the base alone: it has no layers to drop.")
+                raise CompositionError(f"{method.name} does not use the base: it has no layers to drop.")
             parts = [(Dropped(inner.parts, expression.layers), norms_of(inner.parts))]
             return Composition(expression, parts, inner.task, inner.v, inner.tasks)
         if isinstance(expression, Fuse):
             raise CompositionError(
-                f"{expression!r} has to be learned before it can answer.",
+                f"{expression!r} has to be learned before it can predict.",
                 hint=f'adaptree compose "{expression!r}" --name NAME --train DATA',
             )
         raise CompositionError(
-            f"{expression.block} gives several answers, and here one is needed.", hint="Name one of its parts."
+            f"{expression.block} gives several predictions, and here one is needed.", hint="Name one of its parts."
         )
 
     def of_task(self, task: Task, expression: Expression, on: Sequence[Task] | None) -> Composition:
-        """A task with those below it; none given: with what it was trained on."""
-        said = task.record.extra.get(ON)
-        if on is None and said:
-            below = _Compiler(_Kept(task), self.device).read(parse(said), bare=True)
+        """Compile a task on top of the tasks in `on`; None: on what it was trained on."""
+        trained_on = task.record.extra.get(ON)
+        if on is None and trained_on:
+            below = _Compiler(_Kept(task), self.device).read(parse(trained_on), bare=True)
         else:
             lower = [own(each, self.device) for each in on or ()]
             below = Composition(expression, lower, None, {}, tuple(on or ()))
@@ -116,7 +117,7 @@ class _Compiler:
             return self.tasks[reference]
         except KeyError:
             known = [str(name) for name in self.tasks] if isinstance(self.tasks, Mapping) else []
-            raise TaskNotFound(f"no task '{reference}' is given.", hint=near(reference, known)) from None
+            raise TaskNotFound(f"there is no task '{reference}' here.", hint=near(reference, known)) from None
 
     def _stacked(self, expression: Stack) -> Composition:
         inside = [self.read(part, bare=True) for part in expression.parts]
@@ -132,7 +133,7 @@ class _Compiler:
         whole = [each.parts[-1] for each in inside]
         method: Method = whole[0][0]
         if method.standalone:
-            raise CompositionError(f"{method.name} leaves the base alone: there are no weights to average.")
+            raise CompositionError(f"{method.name} does not use the base: there are no weights to average.")
         if not all(_inner(each).alike(_inner(method)) for each, _ in whole):
             replaces = any(type(_inner(each)).weights is not Method.weights for each, _ in whole)
             raise CompositionError(
@@ -150,14 +151,12 @@ class _Compiler:
     def _blended(self, expression: AverageOutputs, bare: bool) -> Composition:
         inside = [self.read(part, bare) for part in expression.parts]
         first = _alike(expression, inside, bare)
-        from adaptree import kinds
-
         kind = kinds.find(first.task.record.kind) if first.task is not None else None
         if kind is not None and not kind.linear_head:
             raise CompositionError(f"{expression!r}: the head of {kind.name} is no linear map, and has no mean.")
         for method, _ in (part for each in inside for part in each.parts):
             if method.standalone:
-                raise CompositionError(f"{method.name} leaves the base alone: it gives nothing there to average.")
+                raise CompositionError(f"{method.name} does not use the base: it has no outputs to average.")
         heads = _mean_head(expression, inside, expression.shares)
         block = MeanOfOutputs([each.parts for each in inside], expression.shares)
         v = {**norms_of([part for each in inside for part in each.parts]), **heads}
@@ -165,7 +164,7 @@ class _Compiler:
 
 
 class _Kept:
-    """The tasks that are kept with another, which is made of them."""
+    """The tasks that are saved within another, which is made of them."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -175,10 +174,10 @@ class _Kept:
 
 
 def _family(task: Task) -> Iterator[Task]:
-    """A task and those that it fuses."""
+    """Yield a task and those that it fuses."""
     yield task
-    if said := task.record.extra.get(FUSES):
-        for name in parse(said).names:
+    if fuses := task.record.extra.get(FUSES):
+        for name in parse(fuses).names:
             yield from _family(_part(task, name))
 
 
@@ -187,24 +186,25 @@ def _everyone(inside: Sequence[Composition]) -> tuple[Task, ...]:
 
 
 def _inner(method: Method) -> Method:
-    """What a mean of weights is a mean of; any other method itself."""
+    """Return the method of the weights in a mean of weights; any other method unchanged."""
     return _inner(method.parts[0][0]) if isinstance(method, MeanOfWeights) else method
 
 
 def _alike(expression: Expression, inside: Sequence[Composition], bare: bool) -> Composition:
-    """The first of some parts that have to answer alike; `bare`: whatever they were trained on."""
-    from adaptree import kinds
+    """Return the first of some parts; raise CompositionError if their predictions have no mean.
 
+    `bare`: parts may have been trained on different tasks.
+    """
     first = inside[0]
     for each in inside:
         if each.task is None or first.task is None:
-            raise CompositionError(f"{expression!r}: the bare base has no answer to average.")
+            raise CompositionError(f"{expression!r}: the bare base has no prediction to average.")
         a, b = first.task.record, each.task.record
         both = f"{expression!r}: '{a.reference}' and '{b.reference}'"
         for what in ("kind", "labels", "pooling"):
             if getattr(a, what) != getattr(b, what):
                 raise CompositionError(
-                    f"{both} differ in {what}: their answers have no mean.",
+                    f"{both} differ in {what}: their predictions have no mean.",
                     hint=f"{EACH}.",
                 )
         kind = kinds.find(a.kind)
@@ -233,9 +233,7 @@ def _mean_head(expression: Expression, inside: Sequence[Composition], shares: tu
 
 
 def _scaled(head: dict[str, Tensor], task: Task | None, like: Task | None) -> dict[str, Tensor]:
-    """A head that says the same numbers on another task's scale; they are learned without their mean and spread."""
-    from adaptree import kinds
-
+    """Return a regression head for another task's mean and standard deviation, with the same predictions."""
     scales = [kind.scale(each.record) for each in (task, like) if each and (kind := kinds.find(each.record.kind))]
     if len(scales) < 2 or scales[0] is None or scales[1] is None:
         return head
@@ -247,7 +245,7 @@ def _scaled(head: dict[str, Tensor], task: Task | None, like: Task | None) -> di
 
 
 def _mean(of: Sequence[Params], shares: tuple[float, ...]) -> dict[str, Tensor] | None:
-    """The mean of weights, name by name; None where they are not of the same places and shapes."""
+    """Return the mean of weights, name by name; None if their names or shapes differ."""
     first = of[0]
     if any(set(v) != set(first) or any(v[name].shape != first[name].shape for name in first) for v in of):
         return None

@@ -1,12 +1,12 @@
 """The algebra as a value: text, Python and JSON are three spellings of one thing.
 
     ner                                     a task; ner@3 is a version of it
-    stack(lang/qu, ner)                     one on top of the other; the last one answers
+    stack(lang/qu, ner)                     one on top of the other; the last one predicts
     average(a, b, weights=[0.25, 0.75])     one task whose weights are the mean of theirs
     average_outputs(a, b)                   both run; at each site, and from the heads, the mean of what they give
     fuse(mnli, qqp, sst2)                   attention over what feed-forward adapters give, learned on a target task
-    parallel(a, b)                          one input, an answer of each
-    rows(a, b)                              each input says whose answer it wants
+    parallel(a, b)                          every task predicts for each input
+    rows(a, b)                              each input names the task that predicts for it
     drop(a, layers='0-4')                   a without what it does in those layers
 
 `parse(repr(x)) == x`, and so is `from_json(x.to_json())`.
@@ -28,16 +28,16 @@ from adaptree.methods.method import ALIASES
 from adaptree.tasks.names import parse_reference
 
 DEEPEST = 50
-"""How many blocks may stand inside one another."""
+"""How deep blocks may be nested."""
 
 
 class Expression:
-    """A task's name, or a block of them. Two that are spelled alike are equal."""
+    """A task's name, or a block of expressions. Two with the same text are equal."""
 
     block: ClassVar[str] = ""
     """The word before the bracket; a name has none."""
     holds: ClassVar[tuple[str, ...]] = ()
-    """Which blocks may stand inside; '' is a name."""
+    """Which blocks may be inside; '' is a name."""
     least: ClassVar[int] = 0
     """How many parts it needs."""
 
@@ -47,30 +47,30 @@ class Expression:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The tasks that it names, each once, in the order of the text."""
+        """The references of its tasks, each once, in the order of the text."""
         return tuple(dict.fromkeys(name for part in self.parts for name in part.names))
 
     @property
     def depth(self) -> int:
-        """How many blocks stand inside one another."""
+        """How deep its blocks are nested; 0 for a name."""
         return 1 + max((part.depth for part in self.parts), default=-1)
 
     def options(self) -> dict[str, Any]:
-        """What stands in the brackets beside the parts."""
+        """Return its options by name, such as weights and layers."""
         return {}
 
     def to_json(self) -> Any:
-        """A string for a name, else {block: parts, …}."""
+        """Return the expression as JSON: a string for a name, else {block: parts, …}."""
         return {self.block: [part.to_json() for part in self.parts], **self.options()}
 
     def renamed(self, names: Mapping[str, str]) -> Expression:
-        """The same with other names for some of its tasks."""
+        """Return the expression with other names for some of its tasks."""
         return from_json(_renamed(self.to_json(), names))
 
     def __repr__(self) -> str:
-        said = [repr(part) for part in self.parts]
-        said += [f"{key}={_spell(value)}" for key, value in self.options().items()]
-        return f"{self.block}({', '.join(said)})"
+        inside = [repr(part) for part in self.parts]
+        inside += [f"{key}={_spell(value)}" for key, value in self.options().items()]
+        return f"{self.block}({', '.join(inside)})"
 
     def _check(self) -> None:
         if len(self.parts) < self.least:
@@ -155,7 +155,7 @@ class _Weighted(_Block):
 
 
 class Stack(_Block):
-    """The parts act one after the other, the first one lowest; the last one's head answers."""
+    """The parts act one after the other, the first one lowest; the last one's head predicts."""
 
     block = "stack"
     holds = ("", "stack", "average", "average_outputs", "drop")
@@ -203,7 +203,7 @@ class Fuse(_Block):
 
 
 class Parallel(_Block):
-    """One input, and the answer of each part."""
+    """Every part predicts for each input."""
 
     block = "parallel"
     holds = ("", "stack", "average", "average_outputs", "drop")
@@ -211,7 +211,7 @@ class Parallel(_Block):
 
 
 class Rows(_Block):
-    """Each input says which part's answer it wants; all of them go through the base together."""
+    """Each input names the part that predicts for it; all of them share forward passes of the base."""
 
     block = "rows"
     holds = Parallel.holds
@@ -289,7 +289,7 @@ def _all(parts: Sequence[str | Expression]) -> tuple[Expression, ...]:
 
 
 def parse(text: str | Expression) -> Expression:
-    """The expression that a text spells, as we write them or as JSON."""
+    """Return the expression of a text such as stack(lang/qu, ner), or of JSON in a string."""
     if isinstance(text, Expression):
         return text
     if not isinstance(text, str):
@@ -301,15 +301,15 @@ def parse(text: str | Expression) -> Expression:
 
 
 def from_json(value: Any) -> Expression:
-    """The expression that a JSON value holds."""
+    """Return the expression of a JSON value."""
     try:
         return _from_json(value)
     except RecursionError:
         raise _too_deep() from None
 
 
-def _from_json(value: Any, said: str = "") -> Expression:
-    """The same; errors quote what was `said`."""
+def _from_json(value: Any, text: str = "") -> Expression:
+    """Return the expression of a JSON value; errors quote the text that it was read from."""
     if isinstance(value, str):
         return Name(value)
     if isinstance(value, Mapping):
@@ -317,27 +317,27 @@ def _from_json(value: Any, said: str = "") -> Expression:
         options = {key: each for key, each in value.items() if key not in BLOCKS}
         if len(words) == 1:
             inside = value[words[0]]
-            given = inside if isinstance(inside, list) else [inside]
-            return _build(words[0], [_from_json(part, said) for part in given], options, said or repr(value))
+            parts = inside if isinstance(inside, list) else [inside]
+            return _build(words[0], [_from_json(part, text) for part in parts], options, text or repr(value))
     raise CompositionError(f"{json.dumps(value, default=repr):.80} is not a composition in JSON.")
 
 
-def _build(block: str, parts: Sequence[Expression], options: Mapping[str, Any], said: str) -> Expression:
+def _build(block: str, parts: Sequence[Expression], options: Mapping[str, Any], text: str) -> Expression:
     known = OPTIONS.get(block, ())
     for key in options:
         if key not in known:
             has = f"It has: {', '.join(known)}." if known else f"{block} has none."
             if block in ALIASES:
                 has = f"The method is spelled {ALIASES[block]}({key}=…)."
-            raise CompositionError(f"{block} has no '{key}': {said}.", hint=near(key, known) or has)
+            raise CompositionError(f"{block} has no '{key}': {text}.", hint=near(key, known) or has)
     if block == "drop":
         if len(parts) != 1 or "layers" not in options:
-            raise CompositionError(f"drop takes one part and its layers: {said}.", hint="drop(ner, layers='0-4')")
+            raise CompositionError(f"drop takes one part and its layers: {text}.", hint="drop(ner, layers='0-4')")
         return Drop(parts[0], str(options["layers"]))
-    given = {key: each for key, each in options.items() if each is not None}
-    if isinstance(word := given.get("regularisation"), str):
-        given["regularisation"] = _number(word)
-    return BLOCKS[block](tuple(parts), **given)  # type: ignore[no-any-return]
+    fields = {key: each for key, each in options.items() if each is not None}
+    if isinstance(word := fields.get("regularisation"), str):
+        fields["regularisation"] = _number(word)
+    return BLOCKS[block](tuple(parts), **fields)  # type: ignore[no-any-return]
 
 
 def _is_number(value: object) -> bool:
@@ -348,7 +348,7 @@ def _is_number(value: object) -> bool:
 
 
 def _number(word: str) -> Any:
-    """The number that a word spells; another word stays as it is."""
+    """Return a word as a number; another word unchanged."""
     try:
         return float(word)
     except ValueError:
@@ -356,21 +356,21 @@ def _number(word: str) -> Any:
 
 
 def _numbers(weights: Any) -> tuple[float, ...]:
-    """Weights as a tuple, from a list, an array or whatever else holds numbers in an order."""
+    """Return weights as a tuple, from a list, an array or another sequence of numbers."""
     found = list(weights) if hasattr(weights, "__iter__") and not isinstance(weights, str) else [weights, None]
     found = [each.item() if hasattr(each, "item") else each for each in found]
-    unlike = CompositionError(f"weights={reprlib.repr(weights)} cannot be read.", hint="Write weights=[0.25, 0.75].")
+    unread = CompositionError(f"weights={reprlib.repr(weights)} cannot be read.", hint="Write weights=[0.25, 0.75].")
     if any(isinstance(each, bool) or not isinstance(each, int | float) for each in found):
-        raise unlike
+        raise unread
     try:
         return tuple(map(float, found))
     except OverflowError:
-        raise unlike from None
+        raise unread from None
 
 
 def _too_deep() -> CompositionError:
     return CompositionError(
-        f"more than {DEEPEST} blocks stand inside one another.", hint="Compose a part by itself, and use its name."
+        f"more than {DEEPEST} blocks are nested.", hint="Compose a part by itself, and use its name."
     )
 
 
@@ -394,7 +394,7 @@ def _listed(blocks: Sequence[str]) -> str:
 
 
 def _instead(outer: Expression, inner: Expression) -> str:
-    """What to write for a nesting that has a meaning in another order."""
+    """Return a hint for a nesting that has a meaning in another order, or an empty string."""
     if isinstance(inner, Parallel | Rows) and isinstance(outer, Stack):
         stacks = [[part if each is inner else each for each in outer.parts] for part in inner.parts]
         each = ", ".join(f"stack({', '.join(map(repr, parts))})" for parts in stacks)

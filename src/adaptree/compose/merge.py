@@ -1,8 +1,8 @@
-"""Several tasks' weights in one model: what happens at each site, in order, and which weights stand where.
+"""Several tasks in one model: one plan of what happens at each site, and the weights that are replaced.
 
-At a site the tasks act one after the other, the lower one first. Where two stand beside a norm that closes a layer, the
-upper one reads what the lower one gives and both add to the same sum (MAD-X, §4.1.2). Sparse δs over the same weights
-add up. Any two others that write the same weight, a norm for instance, have no meaning together, and are refused.
+At a site the tasks act one after the other, the lower one first. Where two act at the norm that ends a layer, the upper
+one reads the output of the lower one and both add to the same sum (MAD-X, §4.1.2). Sparse δs over the same weights add
+up. Any two others that write the same weight, a norm for instance, have no meaning together, and are refused.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ Parts = Sequence[tuple[Method, Params]]
 
 
 def together(sites: Sites, frozen: Params, parts: Parts) -> tuple[Plan, dict[str, Tensor]]:
-    """The plan and the replaced weights of some methods at once."""
+    """Return the plan and the replaced weights of some methods together."""
     return plan_of(sites, parts), weights_of(sites, frozen, parts)
 
 
 def weights_of(sites: Sites, frozen: Params, parts: Parts) -> dict[str, Tensor]:
-    """The tensors that stand in the place of the backbone's own; two owners of one are refused."""
+    """Return the tensors that replace the backbone's; raise CompositionError if two methods write the same one."""
     owners: dict[str, Method] = {}
     weights: dict[str, Tensor] = {}
     for method, v in parts:
         if method.standalone and len(parts) > 1:
-            raise CompositionError(f"{method.name} leaves the base alone: there is nothing to put it on.")
+            raise CompositionError(f"{method.name} does not use the base: there is nothing to put it on.")
         mine = method.weights(sites, {**frozen, **weights}, v)
         for name in (*mine, *method.owned(sites, v)):
             other = owners.setdefault(name, method)
@@ -44,19 +44,19 @@ def weights_of(sites: Sites, frozen: Params, parts: Parts) -> dict[str, Tensor]:
 
 
 def plan_of(sites: Sites, parts: Parts) -> Plan:
-    """What happens where."""
+    """Return the plan of some methods together, by module path."""
     steps: dict[str, list[tuple[bool, Step]]] = {}
     for method, v in parts:
         replaced = {name.removeprefix("norm.").rpartition(".")[0] for name in v if name.startswith("norm.")}
         for path, entry in method.plan(sites, v).items():
-            # A task's norm stands in the place of the base's: what acts on its output comes after it.
+            # A task's norm replaces the base's: what acts on its output comes after it.
             here = [(path not in replaced or isinstance(step, Before), step) for step in steps_of(entry)]
             steps.setdefault(path, []).extend(here)
     return {path: _joined(step for _, step in sorted(of, key=_later)) for path, of in steps.items()}
 
 
 def steps_of(entry: Entry) -> tuple[Step, ...]:
-    """What a plan says for a module, as the steps in their order."""
+    """Return the steps of a plan's entry, in their order."""
     return entry if isinstance(entry, tuple) else (entry,)
 
 
@@ -65,17 +65,17 @@ def _later(step: tuple[bool, Step]) -> bool:
 
 
 def _joined(steps: Iterable[Step]) -> Entry:
-    """Steps as a plan's entry; those beside a closing norm become one."""
-    found: list[Step] = []
+    """Return steps as a plan's entry; those at the norm that ends a layer become one."""
+    joined: list[Step] = []
     for step in steps:
-        before = next((i for i, other in enumerate(found) if isinstance(other, BeforeNorm)), None)
+        before = next((i for i, other in enumerate(joined) if isinstance(other, BeforeNorm)), None)
         if isinstance(step, BeforeNorm) and before is not None:
-            lower = found[before]
+            lower = joined[before]
             assert isinstance(lower, BeforeNorm)
-            found[before] = lower.then(step)
+            joined[before] = lower.then(step)
         else:
-            found.append(step)
-    return found[0] if len(found) == 1 else tuple(found)
+            joined.append(step)
+    return joined[0] if len(joined) == 1 else tuple(joined)
 
 
 def _clash(first: Method, second: Method, name: str) -> CompositionError:

@@ -1,4 +1,4 @@
-"""An expression's text, read from left to right into the JSON value that says the same."""
+"""Read an expression's text, from left to right, into the JSON value of the same expression."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TOKEN = re.compile(
 
 
 def read(text: str, blocks: Collection[str]) -> Any:
-    """A string for a name, else {block: parts, …}; options are words, or lists of numbers. JSON is taken as it is."""
+    """Return a string for a name, else {block: parts, …}; options are words, or lists of numbers. JSON is read too."""
     if text.lstrip().startswith("{"):
         try:
             return json.loads(text)
@@ -28,7 +28,7 @@ def read(text: str, blocks: Collection[str]) -> Any:
 
 
 class _Reader:
-    """Reads one expression over some blocks."""
+    """A recursive-descent parser of one expression."""
 
     def __init__(self, text: str, blocks: Collection[str]) -> None:
         self.text, self.blocks = text, blocks

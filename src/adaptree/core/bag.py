@@ -35,7 +35,7 @@ class Bag:
 
 
 def fit(texts: Sequence[Text], targets: Sequence[Any], classes: int, *, c: float = 10.0, ngrams: int = 2) -> Bag | None:
-    """Logistic regression on class numbers, or with 0 classes ridge on numbers; None when nothing can be told apart."""
+    """Fit logistic regression on class numbers, or ridge with 0 classes; return None without two labels or any word."""
     from sklearn.linear_model import LogisticRegression, Ridge
 
     if classes and len(set(targets)) < 2:

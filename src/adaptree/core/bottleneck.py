@@ -23,9 +23,7 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "swish": F.silu,
     "tanh": torch.tanh,
 }
-
-
-EPSILON = 1e-6  # of a layer norm that the adapter has of its own
+EPSILON = 1e-6  # of the adapter's own layer norm
 
 
 def branch(x: Tensor, p: Mapping[str, Tensor], activation: str = "gelu") -> Tensor:
@@ -82,7 +80,7 @@ def init(
     generator: torch.Generator | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> dict[str, Tensor]:
-    """Near identity at birth: zero-mean Gaussian weights truncated at two standard deviations, zero biases (§3.6)."""
+    """Return weights near the identity: zero-mean Gaussian, cut at two standard deviations, and zero biases (§3.6)."""
     return {
         "down": truncated_normal((d, m), std, generator).to(dtype),
         "down_bias": torch.zeros(1, m, dtype=dtype),
@@ -92,28 +90,28 @@ def init(
 
 
 def init_norm(n: int, *, scale: float = 1.0, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
-    """A layer norm, n wide, with one scale for all and no shift."""
+    """Return a layer norm, n wide, with one scale for all and no shift."""
     return {"norm": torch.full((1, n), scale, dtype=dtype), "norm_bias": torch.zeros(1, n, dtype=dtype)}
 
 
 def init_mid(
     m: int, maps: int, *, std: float, generator: torch.Generator | None = None, dtype: torch.dtype = torch.float32
 ) -> dict[str, Tensor]:
-    """So many maps m → m between down and up, born as those are."""
-    born: dict[str, Tensor] = {}
+    """Return `maps` maps m → m between down and up, initialised as those are."""
+    mid: dict[str, Tensor] = {}
     for i in range(1, 1 + maps):
-        born[f"mid{i}"] = truncated_normal((m, m), std, generator).to(dtype)
-        born[f"mid{i}_bias"] = torch.zeros(1, m, dtype=dtype)
-    return born
+        mid[f"mid{i}"] = truncated_normal((m, m), std, generator).to(dtype)
+        mid[f"mid{i}_bias"] = torch.zeros(1, m, dtype=dtype)
+    return mid
 
 
 def init_like_lora(
     d: int, m: int, *, generator: torch.Generator | None = None, dtype: torch.dtype = torch.float32
 ) -> dict[str, Tensor]:
-    """Exactly the identity at birth: `up` is zero, `down` uniform within ±1/√d (He et al. 2022, after LoRA)."""
-    born = init(d, m, std=0.0, dtype=dtype)
+    """Return weights that change nothing: `up` zero, `down` uniform within ±1/√d (He et al. 2022, after LoRA)."""
+    zero = init(d, m, std=0.0, dtype=dtype)
     down = (2 * torch.rand((d, m), generator=generator) - 1) / math.sqrt(d)
-    return born | {"down": down.to(dtype)}
+    return zero | {"down": down.to(dtype)}
 
 
 def count(d: int, m: int, *, norm: int = 0, maps: int = 0) -> int:
@@ -122,7 +120,7 @@ def count(d: int, m: int, *, norm: int = 0, maps: int = 0) -> int:
 
 
 def truncated_normal(shape: tuple[int, ...], std: float, generator: torch.Generator | None = None) -> Tensor:
-    """Zero-mean Gaussian of the given standard deviation before the cut at ±2 std; std 0 gives zeros."""
+    """Return a zero-mean Gaussian with standard deviation `std` before the cut at ±2 std; std 0 gives zeros."""
     x = torch.empty(shape)
     if std == 0:
         return x.zero_()

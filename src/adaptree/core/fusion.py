@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 NOISE = 1e-6
-"""Off the diagonal of V at birth."""
+"""Standard deviation of the initial V off its diagonal."""
 
 
 def init(d: int, *, std: float, generator: torch.Generator | None, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Q and K small and random, V the identity but for a little noise: at birth, nearly the mean of the adapters."""
+    """Return small random Q and K, and V near the identity: the fusion starts near the mean of the adapters."""
     q, k, noise = (torch.randn((d, d), generator=generator) for _ in range(3))
     value = torch.eye(d) + NOISE * noise * (1 - torch.eye(d))
     return {"query": (std * q).to(dtype), "key": (std * k).to(dtype), "value": value.to(dtype)}

@@ -1,4 +1,4 @@
-"""Linear maps in whole numbers: weights in int8 by output, inputs in int8 by token, their products summed in int32."""
+"""Linear maps in int8: weights scaled by output, inputs scaled by token, products summed in int32."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ MOST = 127
 
 
 class Int8Linear(nn.Linear):
-    """A linear map that keeps its fp32 weight, for whoever reads it, and computes with an int8 copy.
+    """A linear map that computes with an int8 copy of its weight, which it keeps in fp32 too.
 
-    Sums of whole numbers are exact, so a row's bits do not depend on the batch that it is in.
+    Integer sums are exact, so a row's bits do not depend on the batch that it is in.
     """
 
     scale: Tensor
@@ -30,7 +30,7 @@ class Int8Linear(nn.Linear):
 
 
 def quantise(module: nn.Module) -> int:
-    """Let every linear map below a module compute in int8, with the weights that it has now; how many there are."""
+    """Let every linear map in a module compute in int8, with its current weights; return how many there are."""
     count = 0
     for part in module.modules():
         if type(part) is nn.Linear:

@@ -20,10 +20,10 @@ MAPS = ("f", "g")
 
 
 def init(d: int, *, std: float, generator: torch.Generator | None, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Near the identity at birth: both maps are born as bottlenecks are."""
+    """Return initial weights near the identity: both maps start as bottlenecks do."""
     half, m = sizes(d)
-    born = {name: bottleneck.init(half, m, std=std, generator=generator, dtype=dtype) for name in MAPS}
-    return {f"{name}.{key}": tensor for name, p in born.items() for key, tensor in p.items()}
+    maps = {name: bottleneck.init(half, m, std=std, generator=generator, dtype=dtype) for name in MAPS}
+    return {f"{name}.{key}": tensor for name, p in maps.items() for key, tensor in p.items()}
 
 
 def apply(e: Tensor, p: Mapping[str, Tensor]) -> Tensor:
@@ -35,7 +35,7 @@ def apply(e: Tensor, p: Mapping[str, Tensor]) -> Tensor:
 
 
 def invert(o: Tensor, p: Mapping[str, Tensor]) -> Tensor:
-    """What `apply` was given, from what it gave."""
+    """Return the input of `apply` from its output."""
     o1, o2 = o.chunk(2, -1)
     e2 = o2 - _map(o1, p, "g")
     e1 = o1 - _map(e2, p, "f")
@@ -48,7 +48,7 @@ def count(d: int) -> int:
 
 
 def sizes(d: int) -> tuple[int, int]:
-    """How wide a half is, and the bottleneck of its map."""
+    """Return the width of a half, and of the bottleneck of its map."""
     if d % 2:
         raise ValueError(f"a width of {d} has no halves")
     return d // 2, max(1, d // 4)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 def apply(x: Tensor, y: Tensor, p: Mapping[str, Tensor], *, scale: float, dropout: float = 0.0) -> Tensor:
-    """y + scale · dropout(x) A B; dropout is drawn whenever it is not zero."""
+    """y + scale · dropout(x) A B; dropout acts whenever it is not zero."""
     x = F.dropout(x, dropout) if dropout else x
     return y + (x @ p["A"] @ p["B"]) * scale  # (B, T, in) -> (B, T, r) -> (B, T, out)
 
@@ -29,7 +29,7 @@ def init(
     generator: torch.Generator | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> dict[str, Tensor]:
-    """The identity at birth: A Gaussian, B zero (§4.1).
+    """Return initial weights with A Gaussian and B zero, which change nothing (§4.1).
 
     The paper gives no width for A; N(0, 1 / (3 · in)) has the variance of its code's kaiming_uniform(a=√5).
     """

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 def apply(norm: nn.Module, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """What `norm` gives for x with these (d,) parameters, or with (B, 1, d) ones, a task's per row.
+    """Return norm(x) with these (d,) parameters, or with (B, 1, d) ones, a task's for each row.
 
     Works for any class that keeps its scale in `weight` and its shift in `bias` (LayerNorm, the RMS norms,
     DeBERTa's own): the class's formula runs on a shallow copy, so the norm itself is never touched.

@@ -3,7 +3,7 @@
     TS(h) = V^D · MH(V^E · h)      d → s → d, beside a whole layer; V^E and V^D are shared across layers      (§3.2)
 
 MH is multi-head self-attention of width s with queries, keys and values of its own in each layer, an output projection
-only if asked for. The paper's form is followed: nothing non-linear but the softmax (the authors' code puts a GELU
+only on request. The paper's form is followed: nothing non-linear but the softmax (the authors' code puts a GELU
 behind V^D). Stacked weights of several tasks have a leading row axis, and the same code serves both.
 """
 
@@ -28,9 +28,9 @@ def apply(h: Tensor, p: Mapping[str, Tensor], heads: int, mask: Tensor | None = 
 
 
 def visible(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """A layer's mask in the form that attention takes, (B, 1, 1 or T, T): booleans that say who is seen, or a summand.
+    """Return a layer's mask as attention takes it, (B, 1, 1 or T, T): booleans, true where seen, or a float to add.
 
-    Comes as none, as booleans or whole numbers (1 is seen), or as a float to be added to the scores; (B, T) or more.
+    It comes as None, as booleans or integers (1 is seen), or as a float to add to the scores; (B, T) or more.
     """
     if mask is None:
         return None
@@ -55,7 +55,7 @@ def init(
     generator: torch.Generator | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[dict[str, Tensor], list[dict[str, Tensor]]]:
-    """The two shared projections, and each layer's attention: Gaussian of BERT's 0.02, V^D of `std`; biases zero."""
+    """Return two shared projections and each layer's attention: Gaussian of BERT's 0.02, V^D of `std`; biases zero."""
 
     def linear(key: str, inputs: int, outputs: int, std: float = 0.02) -> dict[str, Tensor]:
         weight = (torch.randn(inputs, outputs, generator=generator) * std).to(dtype)

@@ -14,7 +14,7 @@ STRENGTHS = 10.0 ** np.linspace(-3, 3, 13)
 
 
 def held_out(x: NDArray[Any], y: Floats, folds: NDArray[np.int64]) -> Floats:
-    """What is predicted for each row, (n, k), by a ridge regression on the rows of the other folds."""
+    """Return predictions for each row, (n, k), by ridge regression on the rows of the other folds."""
     found = np.empty_like(y)
     for fold in np.unique(folds):
         test = folds == fold
@@ -22,24 +22,24 @@ def held_out(x: NDArray[Any], y: Floats, folds: NDArray[np.int64]) -> Floats:
     return found
 
 
-def predict(x: NDArray[Any], y: Floats, asked: NDArray[Any]) -> Floats:
-    """argmin ‖y − a − XB‖² + λ‖B‖², (n, d) and (n, k), applied to other rows; columns of x are standardised."""
-    x, asked = x.astype(np.float64), asked.astype(np.float64)
+def predict(x: NDArray[Any], y: Floats, others: NDArray[Any]) -> Floats:
+    """Fit argmin ‖y − a − XB‖² + λ‖B‖² on (n, d) and (n, k), columns of x standardised; return it for `others`."""
+    x, others = x.astype(np.float64), others.astype(np.float64)
     mean, std = x.mean(0), x.std(0)
     std[std <= 1e-12 * np.abs(mean)] = np.inf  # a constant column tells nothing
-    x, asked = (x - mean) / std, (asked - mean) / std
+    x, others = (x - mean) / std, (others - mean) / std
     centre = y.mean(0)
     u, s, vt = np.linalg.svd(x, full_matrices=False)
     if not s.any():
-        return np.repeat(centre[None], len(asked), 0)
+        return np.repeat(centre[None], len(others), 0)
     turned = u.T @ (y - centre)
     strength = _strength(u, s, turned, y - centre)
-    found: Floats = centre + (asked @ vt.T) @ (turned * (s / (s**2 + strength))[:, None])
+    found: Floats = centre + (others @ vt.T) @ (turned * (s / (s**2 + strength))[:, None])
     return found
 
 
 def _strength(u: Floats, s: Floats, turned: Floats, y: Floats) -> float:
-    """The λ with the least error of each row under the fit without it: (y − ŷ)/(1 − h), h the hat matrix's diagonal."""
+    """Return the λ of least leave-one-out error: (y − ŷ)/(1 − h) for each row, h the hat matrix's diagonal."""
     best, least = 0.0, np.inf
     for strength in STRENGTHS * float((s**2).mean()):
         kept = s**2 / (s**2 + strength)

@@ -18,7 +18,7 @@ LOW, HIGH = -1.5, 1.5
 
 
 def encode(positions: Tensor) -> Tensor:
-    """Rising positions as bytes: each gap in groups of seven bits, low ones first; the top bit says: more to come."""
+    """Return rising positions as bytes: each gap in groups of seven bits, low first, the top bit set if more follow."""
     places = positions.cpu().numpy().astype(np.int64)
     gaps = np.diff(places, prepend=-1) - 1
     if len(gaps) and gaps.min() < 0:
@@ -34,7 +34,7 @@ def encode(positions: Tensor) -> Tensor:
 
 
 def decode(code: Tensor) -> Tensor:
-    """The positions that `encode` wrote, as int64 on the code's device."""
+    """Return the positions that `encode` wrote, as int64 on the code's device."""
     read = code.cpu().numpy()
     ends = np.flatnonzero(read < 128)
     if len(read) and (not len(ends) or ends[-1] != len(read) - 1):
@@ -46,7 +46,7 @@ def decode(code: Tensor) -> Tensor:
 
 
 def largest(score: Tensor, k: int) -> Tensor:
-    """The positions of the k largest entries, exactly k of them, rising; of equal ones the first."""
+    """Return the positions of the k largest entries, exactly k of them, rising; of equal ones the first."""
     flat = score.detach().cpu().float().numpy()
     if not 0 < k <= len(flat):
         raise ValueError(f"cannot keep {k} of {len(flat)}")
@@ -57,13 +57,13 @@ def largest(score: Tensor, k: int) -> Tensor:
 
 
 def put(weight: Tensor, at: Tensor, values: Tensor) -> Tensor:
-    """weight + δ, where δ is `values` at the flat positions `at` and zero elsewhere; the weight is left as it is."""
+    """Return weight + δ, where δ is `values` at the flat positions `at` and zero elsewhere."""
     flat = weight.reshape(-1)
     return flat.index_put((at,), (flat[at] + values).to(weight.dtype)).view_as(weight)
 
 
 def add(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Two δs as one: the positions of both, the values added up where they meet."""
+    """Return the sum of two δs: the positions of both, with the values added where they meet."""
     at, where = torch.unique(torch.cat([first[0], second[0]]), return_inverse=True)
     values = torch.cat([first[1], second[1]])
     return at, torch.zeros(len(at), dtype=values.dtype, device=values.device).index_add(0, where, values)

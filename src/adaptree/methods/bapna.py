@@ -48,10 +48,10 @@ class Bapna(Bottleneck):
 
         return action
 
-    def _born(self, d: int, m: int, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    def _initial(self, d: int, m: int, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         from adaptree.core import bottleneck
 
-        return super()._born(d, m, generator, dtype) | bottleneck.init_norm(d, dtype=dtype)
+        return super()._initial(d, m, generator, dtype) | bottleneck.init_norm(d, dtype=dtype)
 
     def _change(self, h: Tensor, p: Mapping[str, Tensor]) -> Tensor:
         from adaptree.core import bottleneck

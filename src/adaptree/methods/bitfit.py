@@ -36,7 +36,7 @@ class BitFit(Sparse):
             raise MethodError(f"{self.name}: queries_and_ffn must be true or false, not {self.queries_and_ffn!r}.")
 
     def touched(self, sites: Sites, frozen: Params) -> list[str]:
-        """The biases of the chosen layers; a base that has none is refused."""
+        """Return the names of the biases in the chosen layers; raise MethodError if there are none."""
         names = [name for name in super().touched(sites, frozen) if name.endswith("bias")]
         if self.queries_and_ffn:
             linears = [linear for linear in sites.linears if linear.role in ("query", "qkv", "up")]

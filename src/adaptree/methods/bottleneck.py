@@ -1,4 +1,4 @@
-"""The bottleneck family: one module of core/bottleneck.py at chosen sites, and the task's own norms if asked for."""
+"""The bottleneck family: one module of core/bottleneck.py at chosen sites, and the task's own norms on request."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Bottleneck(Method):
     activation: str = "gelu"
     """gelu, relu, swish or tanh."""
     init_std: float = 1e-2
-    """Standard deviation of the weights at birth (§3.6; the original code uses 1e-3)."""
+    """Standard deviation of the initial weights (§3.6; the original code uses 1e-3)."""
     norms: bool = False
     """Whether the task has its own scale and shift in every norm, the embeddings' included (§2.1)."""
 
@@ -60,8 +60,8 @@ class Bottleneck(Method):
         places = self._sites(sites)
         warn_if_wide(self.name, "size", self.size or 0, min(site.width for site in places))
         for site in places:
-            born = self._born(site.width, self.width(site), generator, sites.dtype)
-            v |= {f"{site.name}.{key}": tensor for key, tensor in born.items()}
+            new = self._initial(site.width, self.width(site), generator, sites.dtype)
+            v |= {f"{site.name}.{key}": tensor for key, tensor in new.items()}
         return v | norms.init(self._norms(sites), model)
 
     def plan(self, sites: Sites, v: Params) -> dict[str, Entry]:
@@ -77,10 +77,10 @@ class Bottleneck(Method):
             "norms": sum(norm.size for norm in self._norms(sites)),
         }
 
-    # One module, d → m → d: how it is born, what it does to a sublayer's output h, and its number of weights.
+    # One module, d → m → d: its initial weights, what it does to a sublayer's output h, and its number of weights.
     # A variant that changes the maths changes these three.
 
-    def _born(self, d: int, m: int, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    def _initial(self, d: int, m: int, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         from adaptree.core import bottleneck
 
         return bottleneck.init(d, m, std=self.init_std, generator=generator, dtype=dtype)

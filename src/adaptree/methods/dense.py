@@ -1,4 +1,4 @@
-"""Fine-tuning: the task has whole parameters of its own in the place of the base's. The papers' baselines."""
+"""Fine-tuning: the task has whole parameters of its own in the place of the base's. These are the papers' baselines."""
 
 from __future__ import annotations
 

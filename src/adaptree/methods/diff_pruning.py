@@ -46,14 +46,14 @@ class DiffPruning(Cut):
         import torch
 
         frozen = dict(model.named_parameters())
-        self.size(sites, frozen)  # what cannot be kept is said before the training, not after it
+        self.size(sites, frozen)  # raises before the training, not after it
         names = self.touched(sites, frozen)
         v = {DELTA + name: torch.zeros(frozen[name].shape) for name in names}
         v |= {GATE + name: torch.full(frozen[name].shape, ALPHA) for name in names}
         return v | {GROUP + name: torch.full((1,), ALPHA) for name in names if self.structured}
 
     def delta(self, v: Params) -> dict[str, Tensor]:
-        """z ⊙ w: with gates that are drawn while gradients are recorded, and at rest otherwise."""
+        """Return z ⊙ w: gates are sampled while gradients are recorded, and at their mean otherwise."""
         import torch
 
         from adaptree.core import sparse
@@ -67,7 +67,7 @@ class DiffPruning(Cut):
         return out
 
     def expected(self, v: Params) -> Tensor:
-        """The expected number of open gates (§3.1; with groups the product of the two chances, §3.3)."""
+        """Return the expected number of open gates (§3.1; with groups the product of the two chances, §3.3)."""
         import torch
 
         from adaptree.core import sparse
@@ -82,7 +82,7 @@ class DiffPruning(Cut):
         return None if VALUES in v else self.strength * self.expected(v)
 
     def report(self, v: Params) -> dict[str, float]:
-        """How many weights of δ are not zero: as the gates expect it, and with the gates at rest."""
+        """Return how many weights of δ are not zero: as the gates expect it, and with the gates at their mean."""
         import torch
 
         with torch.no_grad():
@@ -91,8 +91,8 @@ class DiffPruning(Cut):
             realised = sum(int(delta.count_nonzero()) for delta in self.delta(v).values())
             return {"expected_l0": float(self.expected(v)), "realised_l0": float(realised)}
 
-    def advance(self, sites: Sites, frozen: Params, v: Params, birth: Params) -> dict[str, Tensor]:
-        """Cut to the K largest |δ|; where fewer gates are open, those that were nearest to it are opened."""
+    def advance(self, sites: Sites, frozen: Params, v: Params, initial: Params) -> dict[str, Tensor]:
+        """Cut δ to the K largest |δ|; if fewer gates are open, open those that are nearest to it."""
         import torch
 
         from adaptree.core import sparse

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from adaptree.models.sites import Site, Sites
 
 Watch = Callable[[int, "Tensor"], None]
-"""Told a layer and how much each adapter counts there, (B, T, N)."""
+"""Called with a layer and how much each adapter counts there, (B, T, N)."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -38,7 +38,7 @@ class Fusion(Method):
     regularisation: float = 0.01
     """How much ‖V − I‖² of each layer adds to the loss."""
     init_std: float = 0.02
-    """Standard deviation of Q and K at birth."""
+    """Standard deviation of the initial Q and K."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -49,7 +49,7 @@ class Fusion(Method):
                 "fusion: the layers are those of the adapters that it fuses.", hint="Leave out --layers and --fast."
             )
 
-    # No fields: they are not spelled, and come with the tasks.
+    # Not fields: they come with the tasks, and are no part of the method's spelling.
     _parts: ClassVar[tuple[tuple[Method, Params], ...]] = ()
     _watches: ClassVar[tuple[Watch, ...]] = ()
     _without: ClassVar[tuple[int, ...]] = ()
@@ -57,9 +57,9 @@ class Fusion(Method):
     """For each adapter the first that is equal to it: those of one joint training are computed once."""
 
     def __repr__(self) -> str:
-        """The spelling, and which adapters where it has some: a run over others is another run."""
-        spelled = super().__repr__()
-        return f"{spelled} over {len(self._parts)} adapters, {digest_of(self._parts)}" if self._parts else spelled
+        """Return the spelling, and a digest of the adapters if it has some: a run over others is another run."""
+        spelling = super().__repr__()
+        return f"{spelling} over {len(self._parts)} adapters, {digest_of(self._parts)}" if self._parts else spelling
 
     __str__ = __repr__
 
@@ -70,11 +70,11 @@ class Fusion(Method):
         return self._with(_parts=tuple(parts), _same=tuple(_first_equal(parts)))
 
     def watched(self, watch: Watch) -> Fusion:
-        """The same, telling `watch` what it attends to."""
+        """Return a copy that calls `watch` with its attention."""
         return self._with(_watches=(watch,))
 
     def without(self, adapters: Sequence[int]) -> Fusion:
-        """The same with some adapters masked: the others share their weight."""
+        """Return a copy with some adapters masked; the others share their weight."""
         if set(range(len(self._parts))) <= set(adapters):
             raise MethodError("fusion: with every adapter masked there is nothing to attend to.")
         return self._with(_without=tuple(adapters))
@@ -101,8 +101,8 @@ class Fusion(Method):
 
         v: dict[str, Tensor] = {}
         for site in self._sites(sites):
-            born = fusion.init(site.width, std=self.init_std, generator=generator, dtype=sites.dtype)
-            v |= {f"{site.name}.{key}": tensor for key, tensor in born.items()}
+            new = fusion.init(site.width, std=self.init_std, generator=generator, dtype=sites.dtype)
+            v |= {f"{site.name}.{key}": tensor for key, tensor in new.items()}
         return v
 
     def plan(self, sites: Sites, v: Params) -> dict[str, Entry]:
@@ -118,7 +118,7 @@ class Fusion(Method):
 
     @property
     def _distinct(self) -> list[int]:
-        """The adapters that are computed: of equal ones the first."""
+        """The adapters that are computed: the first of equal ones."""
         return sorted(set(self._same))
 
     def _beside(self, layer: int, steps: Sequence[BeforeNorm], p: Mapping[str, Tensor]) -> BeforeNorm:
@@ -144,7 +144,7 @@ class Fusion(Method):
         return fusion.mix(s, z, p)
 
     def _each(self, s: Tensor, counts: Sequence[int]) -> Tensor:
-        """(B, T, N) of all adapters from that of the distinct ones: equal ones share what they have."""
+        """Return (B, T, N) for all adapters from that of the distinct ones; equal ones share their weight."""
         at = [self._distinct.index(same) for same in self._same]
         shares = [0.0 if i in self._without else 1 / counts[k] for i, k in enumerate(at)]
         return s[..., at] * s.new_tensor(shares)
@@ -163,12 +163,12 @@ class Fusion(Method):
         return self.regularisation * total  # type: ignore[no-any-return]
 
     def decays(self, name: str) -> bool:
-        """V is kept near the identity, not near zero."""
+        """Return False for V, which the penalty keeps near the identity."""
         return not name.endswith(".value") and super().decays(name)
 
 
 def _first_equal(parts: Sequence[tuple[Method, Params]]) -> Iterator[int]:
-    """For each of some adapters which one is the first with the same method and the same bits; heads do not count."""
+    """Yield for each adapter the first one with the same method and the same bits; heads do not count."""
     for method, v in parts:
         yield next(i for i, other in enumerate(parts) if method.alike(other[0]) and _equal(v, other[1]))
 
@@ -181,7 +181,7 @@ def _equal(one: Params, other: Params) -> bool:
 
 
 def apart(methods: Sequence[Method], sites: Sites) -> str:
-    """Why some methods' adapters are not in the same places; nothing where they are."""
+    """Return why some methods' adapters are not in the same places; an empty string if they are."""
     if len({method.chosen(sites) for method in methods}) > 1:
         return "the adapters are in different layers"
     closed = any(site.closing is not None for site in sites.sites)
@@ -191,7 +191,7 @@ def apart(methods: Sequence[Method], sites: Sites) -> str:
 
 
 def unfit(method: Method) -> str:
-    """Why a method's adapters cannot be fused; nothing where they can."""
+    """Return why a method's adapters cannot be fused; an empty string if they can."""
     if not isinstance(method, Pfeiffer | HoulsbyFeedforward):
         return f"{method} is not one feed-forward adapter a layer"
     if getattr(method, "invertible", False):

@@ -21,7 +21,7 @@ THREE_BLOCKS = ("gpt2", "modernbert")
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Ia3(Method):
-    """l_k ⊙ k and l_v ⊙ v in self- and cross-attention, down(l_ff ⊙ x) in the feed-forward part; ones at birth."""
+    """l_k ⊙ k and l_v ⊙ v in self- and cross-attention, down(l_ff ⊙ x) in the feed-forward part; scales start at 1."""
 
     name: ClassVar[str] = "ia3"
     main: ClassVar[str] = "scale_init"
@@ -32,18 +32,18 @@ class Ia3(Method):
     training_only: ClassVar[tuple[str, ...]] = ("scale_init",)
 
     scale_init: float = 1.0
-    """Value of every scale at birth; 1 is the base as it is."""
+    """Initial value of every scale; 1 is exactly the base."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_number(self.name, "scale_init", self.scale_init, float, 0)
 
     def decays(self, name: str) -> bool:
-        """Never: a scale that decays goes to zero, not to the base."""
+        """Return False: a scale that decays goes to zero, not to the base."""
         return False
 
     def _linears(self, sites: Sites) -> dict[str, list[Linear]]:
-        """The maps it acts at, by role: key and value, or qkv; and down."""
+        """Return the maps it acts at, by role: key and value, or qkv; and down."""
         found: dict[str, list[Linear]] = {"key": [], "value": [], "qkv": [], "down": []}
         for linear in sites.linears:
             if (role := linear.role.removeprefix("cross_")) in found:
@@ -66,7 +66,7 @@ class Ia3(Method):
         return {role: [linear for linear in linears if linear.layer in chosen] for role, linears in found.items()}
 
     def _widths(self, sites: Sites) -> dict[str, int]:
-        """How long each vector is, by its name."""
+        """Return the length of each vector, by its name."""
         at = self._linears(sites)
         widths = {f"{linear.name}.scale": linear.outputs for linear in (*at["key"], *at["value"])}
         for linear in at["qkv"]:

@@ -8,7 +8,7 @@ from adaptree.errors import UsageError
 
 
 def parse_layers(spec: str | None, depth: int) -> tuple[int, ...]:
-    """'3-5', '0,2,4', 'top:2' or None (all) as layer numbers from 0."""
+    """Return the layer numbers, from 0, that '3-5', '0,2,4', 'top:2' or None (all) stand for."""
     if spec is None:
         return tuple(range(depth))
     there = f"This base has layers 0-{depth - 1}."
@@ -30,5 +30,5 @@ def parse_layers(spec: str | None, depth: int) -> tuple[int, ...]:
 
 
 def top_layers(depth: int) -> int:
-    """How many layers --fast trains, from the top: two thirds."""
+    """Return how many layers --fast trains, from the top: two thirds."""
     return max(1, round(2 * depth / 3))

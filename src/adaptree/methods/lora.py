@@ -19,7 +19,7 @@ ROLES = ("query", "key", "value", "output", "gate", "up", "down")
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Lora(Method):
-    """y + (alpha / rank) · x A B on the output of linear maps; A is Gaussian and B zero at birth: exactly the base.
+    """y + (alpha / rank) · x A B on the output of linear maps; A starts Gaussian and B zero: exactly the base.
 
     Where query, key and value are one fused map (GPT-2, ModernBERT, DeBERTa v1), each of these words means all of it.
     """
@@ -61,7 +61,7 @@ class Lora(Method):
         return [word.strip() for word in self.targets.split("+")]
 
     def _linears(self, sites: Sites) -> list[Linear]:
-        """The maps that `targets` and `layers` choose."""
+        """Return the maps that `targets` and `layers` choose."""
         there = {linear.role for linear in sites.linears}
         if not there:
             raise MethodError(
@@ -85,8 +85,8 @@ class Lora(Method):
         narrowest = min((min(linear.inputs, linear.outputs) for linear in linears), default=self.rank)
         warn_if_wide(self.name, "rank", self.rank, narrowest)
         for linear in linears:
-            born = lora.init(linear.inputs, linear.outputs, self.rank, generator=generator, dtype=sites.dtype)
-            v |= {f"{linear.name}.{key}": tensor for key, tensor in born.items()}
+            new = lora.init(linear.inputs, linear.outputs, self.rank, generator=generator, dtype=sites.dtype)
+            v |= {f"{linear.name}.{key}": tensor for key, tensor in new.items()}
         return v
 
     def plan(self, sites: Sites, v: Params) -> dict[str, Action | Before]:
@@ -117,7 +117,7 @@ class Lora(Method):
 
 
 def check_rows(method: str, path: str, y: Tensor, weight: Tensor, axes: int) -> None:
-    """Refuse weights by row on a map's output that has no rows: DeBERTa v2 also maps one table of positions with it."""
+    """Raise MethodError for weights by row where an output has no rows: DeBERTa v2 also maps a table of positions."""
     if weight.dim() > axes and y.shape[0] != weight.shape[0]:
         raise MethodError(
             f"{method}: '{path}' also maps what all rows of a batch share, so its rows cannot be of several tasks.",

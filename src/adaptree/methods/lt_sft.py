@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class LotteryTicket(Cut):
     """Fine-tune everything, keep the K weights with the largest |δ|, rewind, and fine-tune only those.
 
-    Norms may move too; the authors' scripts keep them as they are. Their L1 term, used for languages, is left out.
+    Norms may move too; the authors' scripts freeze them. Their L1 term, used for languages, is left out.
     """
 
     name: ClassVar[str] = "lt_sft"
@@ -31,27 +31,27 @@ class LotteryTicket(Cut):
         import torch
 
         frozen = dict(model.named_parameters())
-        self.size(sites, frozen)  # what cannot be kept is said before the training, not after it
+        self.size(sites, frozen)  # raises before the training, not after it
         return {DELTA + name: torch.zeros(frozen[name].shape) for name in self.touched(sites, frozen)}
 
-    def advance(self, sites: Sites, frozen: Params, v: Params, birth: Params) -> dict[str, Tensor]:
+    def advance(self, sites: Sites, frozen: Params, v: Params, initial: Params) -> dict[str, Tensor]:
         from adaptree.core import sparse
 
         at = self.cut(sites, frozen, {name: delta.abs() for name, delta in self.delta(v).items()})
-        head = {name: tensor for name, tensor in birth.items() if name.startswith("head.")}
+        head = {name: tensor for name, tensor in initial.items() if name.startswith("head.")}
         return {POSITIONS: sparse.encode(at), VALUES: at.new_zeros(len(at)).float(), **head}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RandomTicket(Cut):
-    """The control: as many weights, drawn by lot, trained once. A mask that was chosen must beat it."""
+    """The control: as many weights, chosen at random, trained once. A mask that was learned must beat it."""
 
     name: ClassVar[str] = "rand_sft"
     paper: ClassVar[str] = (
         "Ansell et al. 2022, Composable Sparse Fine-Tuning for Cross-Lingual Transfer (a control for it)"
     )
-    trains: ClassVar[str] = "a few weights anywhere in the base, drawn by lot; the head"
-    choose: ClassVar[str] = "As the control: what so few weights give when nobody has chosen them."
+    trains: ClassVar[str] = "a few random weights anywhere in the base, the head"
+    choose: ClassVar[str] = "As the control: what so few weights give when they are chosen at random."
     stages: ClassVar[int] = 1
 
     def init(self, sites: Sites, model: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:

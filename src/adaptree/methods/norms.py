@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def init(chosen: list[Norm], model: nn.Module) -> dict[str, Tensor]:
-    """A copy of the base's scale and shift."""
+    """Return a copy of the scale and shift of some of the base's norms."""
     v: dict[str, Tensor] = {}
     for norm in chosen:
         module = model.get_submodule(norm.path)
@@ -25,6 +25,7 @@ def init(chosen: list[Norm], model: nn.Module) -> dict[str, Tensor]:
 
 
 def plan(chosen: list[Norm], v: Params) -> dict[str, Action | Before]:
+    """Return what the task's own scale and shift do in some norms."""
     return {norm.path: _renorm(part(v, f"norm.{norm.path}")) for norm in chosen}
 
 

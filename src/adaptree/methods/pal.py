@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ENCODERS = (
     "bert", "roberta", "xlm-roberta", "electra", "distilbert", "albert", "mpnet", "deberta", "deberta-v2", "modernbert",
 )  # fmt: skip
-"""Whose layers are handed their input and the padding mask, and see both ways."""
+"""Encoders whose layers get the padding mask, and attend in both directions."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -46,7 +46,7 @@ class Pal(Method):
     bias: bool = False
     """Whether its linear maps have biases."""
     init_std: float = 0.02
-    """Standard deviation of V^D at birth: small, so that the layer is near the base; 0 is exactly the base."""
+    """Standard deviation of the initial V^D: small, so that the layer is near the base; 0 is exactly the base."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,7 +66,7 @@ class Pal(Method):
         config: Any = model.config
         if sites.architecture not in ENCODERS or getattr(config, "is_decoder", False):
             raise MethodError(
-                f"pal: the layers of '{sites.architecture}' are no encoder's that hands them the padding mask.",
+                f"pal: the layers of '{sites.architecture}' are not those of an encoder that gets the padding mask.",
                 hint=f"It is for: {', '.join(ENCODERS)}.",
             )
         if getattr(config, "chunk_size_feed_forward", 0):
@@ -89,8 +89,8 @@ class Pal(Method):
             generator=generator, dtype=sites.dtype,
         )  # fmt: skip
         v = {f"shared.{key}": tensor for key, tensor in shared.items()}
-        for site, born in zip(places, own, strict=True):
-            v |= {f"{site.layer}.pal.{key}": tensor for key, tensor in born.items()}
+        for site, new in zip(places, own, strict=True):
+            v |= {f"{site.layer}.pal.{key}": tensor for key, tensor in new.items()}
         return v
 
     def plan(self, sites: Sites, v: Params) -> dict[str, Action | Before]:
@@ -102,14 +102,14 @@ class Pal(Method):
         return plan
 
     def _beside(self, p: Params) -> tuple[Before, Action]:
-        """Keep what goes into a layer until its feed-forward part has run; each thread has its own to keep."""
+        """Return a step that keeps a layer's input, and one that adds the attention over it to the output."""
         from adaptree.core import pal
 
         kept = threading.local()
 
         def look(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            given = inspect.signature(module.forward).bind(*args, **kwargs).arguments
-            kept.h, kept.mask = given["hidden_states"], given.get("attention_mask")
+            bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+            kept.h, kept.mask = bound["hidden_states"], bound.get("attention_mask")
 
         def action(module: nn.Module, args: tuple[Any, ...], y: Tensor) -> Tensor:
             h, mask = kept.h, kept.mask

@@ -123,7 +123,7 @@ class ScaledParallel(ParallelAdapter):
 
         return bottleneck.beside(y, x, p, self.activation, self.scale)
 
-    def _born(self, d: int, m: int, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    def _initial(self, d: int, m: int, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         from adaptree.core import bottleneck
 
         return bottleneck.init_like_lora(d, m, generator=generator, dtype=dtype)

@@ -20,7 +20,7 @@ INVERTIBLE = "invertible"
 
 
 def coupling(v: Params) -> dict[str, Tensor]:
-    """The weights of a task's invertible part; none where it has no such part."""
+    """Return the weights of a task's invertible part; empty if it has none."""
     return part(v, INVERTIBLE)
 
 
@@ -55,7 +55,7 @@ class Pfeiffer(Bottleneck):
         return layers
 
     def _check_embeddings(self, sites: Sites, layers: tuple[int, ...]) -> None:
-        """Refuse a coupling where the first layer's input is not the embeddings, whole and only once."""
+        """Raise MethodError where the first layer's input is not the embeddings, whole and only once."""
         why = ""
         if sites.sites[0].width % 2:
             why = f"a width of {sites.sites[0].width} has no halves to couple"
@@ -78,8 +78,8 @@ class Pfeiffer(Bottleneck):
         if self.invertible:
             from adaptree.core import invertible
 
-            born = invertible.init(sites.sites[0].width, std=self.init_std, generator=generator, dtype=sites.dtype)
-            v |= {f"{INVERTIBLE}.{key}": tensor for key, tensor in born.items()}
+            maps = invertible.init(sites.sites[0].width, std=self.init_std, generator=generator, dtype=sites.dtype)
+            v |= {f"{INVERTIBLE}.{key}": tensor for key, tensor in maps.items()}
         return v
 
     def count(self, sites: Sites, model: nn.Module) -> dict[str, int]:

@@ -1,7 +1,7 @@
-"""What the sparse methods share: which of the base's parameters there are, and δ on top of them.
+"""What the sparse methods share: the order of the base's parameters, and a δ that is added to them.
 
 The *universe* is all of the backbone's parameters by sorted name, laid end to end, the pooler left out; embeddings are
-in it. Positions count in it whatever `layers` says, so that two δs over one base add up. A density is of all that the
+in it. Positions count in it whatever `layers` is, so that two δs over one base add up. A density is of all that the
 base has ('base' in a task's record), pooler included and head not, with or without `layers`.
 """
 
@@ -25,14 +25,14 @@ DELTA, VALUES, POSITIONS = "delta.", "sparse.values", "sparse.positions"
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Sparse(Method):
-    """θ + δ in the place of θ, computed before every forward pass: training and prediction do the very same sum."""
+    """θ + δ in the place of θ, computed before every forward pass, in training and in prediction alike."""
 
     dynamic: ClassVar[bool] = True
     mixes: ClassVar[bool] = False
     adds: ClassVar[bool] = True
 
     def touched(self, sites: Sites, frozen: Params) -> list[str]:
-        """The parameters that this method may change: those of the chosen layers."""
+        """Return the names of the parameters that this method may change: those of the chosen layers."""
         chosen = self.chosen(sites)
         return [name for name in universe(frozen) if sites.layer_of(name) in chosen]
 
@@ -60,7 +60,7 @@ class Sparse(Method):
         return out
 
     def delta(self, v: Params) -> dict[str, Tensor]:
-        """δ of every parameter that is trained densely."""
+        """Return δ for every parameter that is trained densely."""
         return {name.removeprefix(DELTA): tensor for name, tensor in v.items() if name.startswith(DELTA)}
 
     def decays(self, name: str) -> bool:
@@ -89,7 +89,7 @@ class Cut(Sparse):
             )
 
     def size(self, sites: Sites, frozen: Params) -> int:
-        """K, how many weights are kept; all of them where only the pooler stands between K and that."""
+        """Return K, how many weights are kept; at most all but the pooler's."""
         total = sum(p.numel() for p in frozen.values())
         free = sum(frozen[name].numel() for name in self.touched(sites, frozen))
         k = round(self.density * total)
@@ -107,14 +107,14 @@ class Cut(Sparse):
         return min(k, free)
 
     def rate(self, name: str) -> float:
-        """All weights at once are trained as full fine-tuning is, at 5e-5; the few that stay need larger steps."""
+        """Return a small rate for a dense δ, trained as full fine-tuning is, at 5e-5; a sparse one needs more."""
         return 0.05 if name.startswith(DELTA) else 1.0
 
     def count(self, sites: Sites, model: nn.Module) -> dict[str, int]:
         return {"adapters": self.size(sites, dict(model.named_parameters())), "norms": 0}
 
     def cut(self, sites: Sites, frozen: Params, score: Mapping[str, Tensor]) -> Tensor:
-        """The positions with the K largest scores among the parameters that may be touched."""
+        """Return the positions with the K largest scores among the parameters that may change."""
         import torch
 
         from adaptree.core import sparse
@@ -124,7 +124,7 @@ class Cut(Sparse):
         return sparse.largest(torch.cat(whole), self.size(sites, frozen))
 
     def take(self, frozen: Params, whole: Mapping[str, Tensor], at: Tensor) -> Tensor:
-        """The entries at some positions of tensors by parameter name."""
+        """Return the entries of tensors, by parameter name, at some positions."""
         import torch
 
         names = universe(frozen)
@@ -140,12 +140,12 @@ class Cut(Sparse):
 
 
 def universe(frozen: Params) -> list[str]:
-    """The parameters in which positions count, in their order."""
+    """Return the names of the parameters in which positions count, in their order."""
     return [name for name in sorted(frozen) if not name.startswith("pooler")]
 
 
 def _below(at: Tensor, ends: list[int]) -> list[int]:
-    """How many positions lie before each end."""
+    """Return how many positions lie before each end."""
     import torch
 
     counts: list[int] = torch.searchsorted(at, torch.tensor(ends, device=at.device)).tolist()

@@ -42,7 +42,7 @@ class Tfidf(Method):
             raise MethodError("tfidf: it has no layers.", hint="Leave layers out.")
 
     def learn(self, texts: Sequence[Any], targets: Sequence[Any], classes: int) -> dict[str, Tensor]:
-        """The words, their weights and the linear model's, as tensors; 0 classes are a regression."""
+        """Return the words, their weights and the linear model's, as tensors; 0 classes are a regression."""
         import numpy as np
         import torch
 
@@ -50,7 +50,7 @@ class Tfidf(Method):
 
         found = bag.fit(texts, targets, classes, c=self.c, ngrams=self.ngrams)
         if found is None:
-            raise MethodError("tfidf: there is not one word in these texts that could tell the labels apart.")
+            raise MethodError("tfidf: no word in these texts tells the labels apart.")
         words = np.frombuffer("\n".join(found.words).encode(), dtype=np.uint8)
         numbers = {"tfidf.idf": found.idf, "head.weight": found.coefficients, "head.bias": found.intercept}
         v = {name: torch.from_numpy(values.astype(np.float32)) for name, values in numbers.items()}

@@ -46,12 +46,12 @@ class HoulsbyNorm(Houlsby):
     def width(self, site: Site) -> int:
         return max(2, super().width(site))
 
-    def _born(self, d: int, m: int, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    def _initial(self, d: int, m: int, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         from adaptree.core import bottleneck
 
-        # As large as down(h) is for an h of unit entries: with a scale of one the birth would not be near identity.
+        # As large as down(h) is for an h of unit entries: with a scale of one it would not start near the identity.
         norm = bottleneck.init_norm(m, scale=self.init_std * math.sqrt(d), dtype=dtype)
-        return super()._born(d, m, generator, dtype) | norm
+        return super()._initial(d, m, generator, dtype) | norm
 
     def _change(self, h: Tensor, p: Mapping[str, Tensor]) -> Tensor:
         from adaptree.core import bottleneck
@@ -80,11 +80,11 @@ class HoulsbyDeep(Houlsby):
         super().__post_init__()
         check_number(self.name, "depth", self.depth, int, 2)
 
-    def _born(self, d: int, m: int, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    def _initial(self, d: int, m: int, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         from adaptree.core import bottleneck
 
-        born = super()._born(d, m, generator, dtype)
-        return born | bottleneck.init_mid(m, self.depth - 1, std=self.init_std, generator=generator, dtype=dtype)
+        bottom = super()._initial(d, m, generator, dtype)
+        return bottom | bottleneck.init_mid(m, self.depth - 1, std=self.init_std, generator=generator, dtype=dtype)
 
     def _change(self, h: Tensor, p: Mapping[str, Tensor]) -> Tensor:
         from adaptree.core import bottleneck

@@ -93,7 +93,7 @@ def depth_for(
         top = f"top:{top_layers(depth)}"
         raise NotCacheable(f"all layers are trained; --fast, or --layers {top}, leaves the lower ones alone")
     if any(hooked.sites.layer_of(f"{path}.") < lowest for path in touched):  # a plug-in's, perhaps
-        raise NotCacheable(f"{method.name} acts below layer {lowest}, the lowest that it says it touches")
+        raise NotCacheable(f"{method.name} acts below layer {lowest}, the lowest that it declares")
     return lowest
 
 

@@ -1,4 +1,4 @@
-"""The base itself: a frozen model with its tokenizer, which tasks are bound to."""
+"""The base: a frozen model with its tokenizer, which tasks are bound to."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Base:
     ) -> None:
         self.name = name
         self.location = location
-        """What `load_base` finds it by on this machine."""
+        """The name or path that `load_base` finds it by on this machine."""
         self.hooked = hooked
         self.encoder = encoder
         self.pooling = pooling
@@ -56,17 +56,17 @@ class Base:
         return self.hooked.sites.sites[0].width
 
     def head_for(self, kind: Kind) -> dict[str, Tensor]:
-        """The head that this base was pretrained with for a kind of task, if it was."""
+        """Return the head that this base was pretrained with for a kind of task; empty if it has none."""
         return {} if self._folder is None else kind.pretrained_head(self._folder, self.width)
 
     @property
     def embeddings(self) -> Tensor:
-        """(words, width), of the frozen base."""
+        """The input embeddings, (words, width)."""
         backbone: Any = self.hooked.backbone
         return backbone.get_input_embeddings().weight  # type: ignore[no-any-return]
 
     def hidden(self, rows: Sequence[Encoding], hooked: HookedModel | None = None) -> tuple[Tensor, Tensor]:
-        """Last hidden states and mask of some encoded rows, in this base or in a tree of it."""
+        """Return last hidden states and mask of some encoded rows, in this base or in a copy of it."""
         inputs = collate(rows, self.encoder.pad_id, self.device)
         hooked = hooked or self.hooked
         if hooked.feed is not None:
@@ -74,7 +74,7 @@ class Base:
         return hooked.backbone(**inputs).last_hidden_state, inputs["attention_mask"]
 
     def features(self, inputs: Any, *, batch_size: int = 64) -> Tensor:
-        """(n, width): the vector of each text or pair under no task."""
+        """Return the pooled vector of each text or pair under no task, (n, width)."""
         texts = as_texts([inputs] if isinstance(inputs, str) else inputs)
         with self.hooked.running({}):
             return vectors(self, texts, self.limit, self.pooling, batch_size, None)
@@ -91,11 +91,11 @@ class Base:
         on: Sequence[Task] | None = None,
         int8: bool = False,
     ) -> Any:
-        """The base with this task, or with a composition of some in `tasks`: predicts, and leaves all as they are.
+        """Return the base with this task, or with a composition of some in `tasks`, ready to predict.
 
-        A `Bound`; for parallel(…) a `ParallelTasks`, for rows(…) a `RowTasks`, which have several answers. `on` puts
-        others below the task, the lowest first, whatever it was trained on. `int8` computes the linear maps of a copy
-        of the base in int8: faster on a CPU, and refused when it changes the predictions.
+        That is a `Bound`; for parallel(…) a `ParallelTasks`, for rows(…) a `RowTasks`. `on` puts other tasks below this
+        one, the lowest first, instead of those it was trained on. `int8` computes the linear maps of a copy of the base
+        in int8: faster on a CPU, and refused when it changes the predictions.
         """
         if isinstance(task, str | Expression):
             expression, tasks = compose.parse(task), tasks if tasks is not None else {}

@@ -1,4 +1,4 @@
-"""A base with a task or a composition of tasks on it: what predicts."""
+"""A base with a task or a composition of tasks on it, which predicts."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from adaptree.tasks.task import Task
 
 INT8_TEXTS, INT8_CHANGED = 256, 0.02
-"""How many texts are answered in fp32 too, and which share of the answers int8 may change."""
+"""How many inputs are computed in fp32 too, and which share of the predictions int8 may change."""
 
 
 class Bound:
-    """A base and a composition of tasks on it, of which one answers."""
+    """A base and a composition of tasks on it, of which the last one predicts."""
 
     def __init__(self, base: Base, composition: Composition, *, int8: bool = False) -> None:
         if composition.task is None:
             raise CompositionError(
-                f"{composition.expression!r} is the bare base: it has no task to answer with.",
+                f"{composition.expression!r} is the bare base: it has no task to predict with.",
                 hint="Its vectors are base.features(texts).",
             )
         self.base = base
@@ -47,13 +47,13 @@ class Bound:
         self._compared = self._changed = 0
         self.kind = kinds.for_record(self.task.record, base.encoder)
         self.truncated = 0
-        """How many texts were longer than the task takes, and cut."""
+        """How many texts so far were longer than the task takes, and were cut."""
         self.method = composition.parts[-1][0]
         self._v = composition.v
         if isinstance(self.method, Dropped):
             self._v = self.method.left(base.hooked.sites, self._v)
         try:
-            self._plan, self._host = self._place(composition.parts)
+            self._plan, self._copy = self._place(composition.parts)
         except KeyError as error:
             names = " or ".join(f"'{each.record.name}'" for each in composition.tasks)
             raise TaskCorrupt(f"the task {names} lacks the weight {error}.", hint="Train it again.") from error
@@ -68,19 +68,19 @@ class Bound:
             )
 
     def _place(self, parts: Parts) -> tuple[Plan | None, HookedModel | None]:
-        """The plan to run on the base itself; or, for methods with weights of their own, a tree that has them."""
+        """Return the plan to run on the base itself; or, if weights are replaced, a copy of the base that has them."""
         hooked = self.base.hooked
         plan, weights = compose.together(hooked.sites, hooked.frozen, parts)
         if not weights and self._exact is None:
             return hooked.hook(plan), None
-        tree = HookedModel(share(hooked.model), hooked.architecture)
-        tree.swap(weights)
-        if self._exact is not None and not quantise(tree.backbone):
+        copy = HookedModel(share(hooked.model), hooked.architecture)
+        copy.swap(weights)
+        if self._exact is not None and not quantise(copy.backbone):
             raise UsageError(
                 f"{hooked.sites.architecture} has no linear maps that int8 is for.", hint="Leave out int8."
             )
-        tree.bind(plan)
-        return None, tree
+        copy.bind(plan)
+        return None, copy
 
     @property
     def on_base(self) -> tuple[Plan, Params] | None:
@@ -97,7 +97,7 @@ class Bound:
         return self._exact is not None
 
     def _check_int8(self) -> Bound:
-        """The same task in fp32, which the first answers in int8 are compared with."""
+        """Return the same task in fp32, with which the first predictions in int8 are compared."""
         if self.base.device != "cpu":
             raise UsageError("int8 is for processors.", hint="Leave it out, or --device cpu.")
         exact = Bound(self.base, self.composition)
@@ -106,7 +106,7 @@ class Bound:
         return exact
 
     def _compare(self, examples: Sequence[Example], out: Out, batch_size: int) -> None:
-        """Answer the first inputs in fp32 too; too many other answers, and int8 is refused."""
+        """Compute the first inputs in fp32 too; raise UsageError if int8 changes too many predictions."""
         if self._exact is None or self._compared >= INT8_TEXTS or not examples:
             return
         some = examples[: INT8_TEXTS - self._compared]
@@ -115,35 +115,36 @@ class Bound:
         self._changed += self.kind.changed(exact, out[: sum(map(len, some))], some)
         if self._changed > max(1.0, INT8_CHANGED * self._compared):
             raise UsageError(
-                f"int8 changes {self._changed:,} of the first {self._compared:,} answers of '{self.task.record.name}'.",
+                f"int8 changes {self._changed:,} of the first {self._compared:,} predictions of "
+                f"'{self.task.record.name}'.",
                 hint="Leave it out; this task needs fp32.",
             )
 
     def predict(self, inputs: Any, *, min_score: float | None = None, batch_size: int = 64) -> list[Any]:
-        """An answer for each input, in order: a `Prediction` for texts and pairs."""
-        asked = self.kind.inputs(inputs, self.task.record)
-        examples, out = self.run(asked, batch_size)
-        return self.kind.predictions(out, examples, asked, min_score)
+        """Return a prediction for each input, in order: a `Prediction` for texts and pairs."""
+        read = self.kind.inputs(inputs, self.task.record)
+        examples, out = self.run(read, batch_size)
+        return self.kind.predictions(out, examples, read, min_score)
 
-    def answer(self, asked: Any, min_score: float | None = None) -> list[Any]:
-        """The same for what `line` and `reader` give."""
-        return self.predict(asked, min_score=min_score)
+    def answer(self, inputs: Any, min_score: float | None = None) -> list[Any]:
+        """Predict for inputs as `line` and `reader` return them."""
+        return self.predict(inputs, min_score=min_score)
 
     def line(self, line: str) -> Any:
-        """One line that a user typed, as an input."""
+        """Return a line that a user typed as an input."""
         return self.kind.line(line, self.task.record)
 
-    def reader(self, first: Mapping[str, Any], asked: Mapping[str, str | None]) -> Reader:
-        """How the rows of a file become inputs."""
-        return reader_for(self.task.record, first, asked)
+    def reader(self, first: Mapping[str, Any], columns: Mapping[str, str | None]) -> Reader:
+        """Return a function from a file's row to an input; `first` is its first row, `columns` those to read."""
+        return reader_for(self.task.record, first, columns)
 
     def decode(self, inputs: Any, *, batch_size: int = 64) -> Any:
-        """What is scored against what is right, for each input."""
+        """Return what is compared with the target in scoring, for each input."""
         examples, out = self.run(self.kind.inputs(inputs, self.task.record), batch_size)
         return self.kind.decode(out, examples)
 
     def logits(self, inputs: Any, *, batch_size: int = 64) -> Tensor:
-        """The head's numbers, (n, labels) where it reads one vector for each input; else all of them end to end.
+        """Return the head's output: (n, labels) where it reads one vector for each input, else all numbers end to end.
 
         The bits do not depend on what else is in the batch.
         """
@@ -151,13 +152,13 @@ class Bound:
         return out if isinstance(out, Tensor) else torch.cat([part.flatten() for part in (*out, torch.zeros(0))])
 
     def features(self, inputs: Any, *, batch_size: int = 64) -> Tensor:
-        """(n, width): the vector of each text or pair under this task, as the base pools it."""
+        """Return the pooled vector of each text or pair under this task, (n, width)."""
         texts = as_texts([inputs] if isinstance(inputs, str) else inputs)
         if self.method.standalone:
             raise UsageError(f"{self.method.name} has no vectors in the base.")
         pooling = self.task.record.pooling or self.base.pooling
         with nullcontext() if self._plan is None else self.base.hooked.running(self._plan):
-            return vectors(self.base, texts, self.task.record.max_length, pooling, batch_size, self._host)
+            return vectors(self.base, texts, self.task.record.max_length, pooling, batch_size, self._copy)
 
     def run(self, inputs: list[Any], batch_size: int = 64) -> tuple[list[Example], Out]:
         """Return the inputs as encoded examples, and the head's output for each of their rows."""
@@ -169,14 +170,14 @@ class Bound:
         return examples, out
 
     def read(self, inputs: list[Any]) -> list[Example]:
-        """The examples of inputs, before anything is computed."""
+        """Return inputs as encoded examples."""
         examples = self.kind.examples(self.base.encoder, inputs, self.task.record.max_length) if inputs else []
         self.truncated += sum(any(row.truncated for row in example) for example in examples)
         return list(self.kind.resampled(examples, None))
 
     def _compute(self, examples: Sequence[Example], batch_size: int) -> Out:
         pooling = self.task.record.pooling
-        return infer(self.base, examples, self.kind, self._v, self._plan, pooling, batch_size, self._host)
+        return infer(self.base, examples, self.kind, self._v, self._plan, pooling, batch_size, self._copy)
 
     def __repr__(self) -> str:
         return f"Bound({self.task!r} on {self.base!r})"

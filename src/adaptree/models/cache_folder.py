@@ -1,4 +1,4 @@
-"""What can be computed again: kept in the user's cache folder so that it is not."""
+"""The user's cache folder, and digests of large files that are remembered in it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 
 def folder() -> Path:
-    """`ADAPTREE_CACHE`, else adaptree's part of the user's cache folder."""
+    """Return `ADAPTREE_CACHE`, else adaptree's part of the user's cache folder."""
     if path := os.environ.get("ADAPTREE_CACHE"):
         return Path(path).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "adaptree"
 
 
 def digest_of(files: Iterable[Path], what: str, compute: Callable[[], str]) -> str:
-    """`compute()`, a sha256, remembered for as long as these files keep their place, size and time."""
+    """Return `compute()`, a sha256, remembered as long as these files keep their path, size and time."""
     stamps = [f"{path.resolve()} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in sorted(files)]
     key = hashlib.sha256("\n".join([what, *stamps]).encode()).hexdigest()[:32]
     kept = folder() / "digests" / key

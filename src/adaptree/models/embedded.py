@@ -30,7 +30,7 @@ PATTERNS = ["*.json", "*.safetensors", "*.txt", "*.model", "1_Pooling/*"]
 
 
 def locate(name: str | Path, *, allow_pickle: bool = False) -> Path:
-    """The folder of a base's files; asks the network only for a name that is nowhere on this machine."""
+    """Return the folder of a base's files; only a name that is nowhere on this machine is fetched from the hub."""
     if name == "minilm":
         return _minilm()
     if name == "mpnet":
@@ -44,7 +44,7 @@ def locate(name: str | Path, *, allow_pickle: bool = False) -> Path:
 
 
 def config_of(folder: Path) -> dict[str, Any]:
-    """A model folder's config.json."""
+    """Return the config.json of a model's folder as a dict."""
     try:
         config = json.loads((folder / "config.json").read_text())
     except (OSError, ValueError) as error:
@@ -56,7 +56,7 @@ def config_of(folder: Path) -> dict[str, Any]:
 
 
 def limit_of(config: Mapping[str, Any]) -> int:
-    """The longest input that the positions allow, in tokens; RoBERTa and its like lose those up to the padding id."""
+    """Return the longest input in tokens that the positions allow; RoBERTa and its like lose those up to padding."""
     limit = int(config.get("max_position_embeddings") or config.get("n_positions") or 512)
     if config.get("model_type") in ("roberta", "xlm-roberta", "mpnet"):
         limit -= int(config.get("pad_token_id", 1)) + 1
@@ -115,7 +115,7 @@ def _mpnet() -> Path:
 
 
 def _pieces(package: str) -> list[Path]:
-    """The piece of a zip that a package carries."""
+    """Return the path of the piece of a zip that a package carries, in a list; empty if it is not installed."""
     try:
         files = importlib.metadata.files(package) or []
     except importlib.metadata.PackageNotFoundError:
@@ -124,7 +124,7 @@ def _pieces(package: str) -> list[Path]:
 
 
 def _hub(name: str, allow_pickle: bool) -> Path:
-    """A model of the Hugging Face hub: from its local cache if it is there, else over the network."""
+    """Return the folder of a model of the Hugging Face hub, from its local cache or over the network."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError
 

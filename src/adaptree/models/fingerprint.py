@@ -1,4 +1,4 @@
-"""What a base is, as one short string: its backbone's weights and the settings that shape its maths.
+"""The identity of a base: a digest of its backbone's weights and of the settings that shape its maths.
 
 Heads, the pooler (a head of pretraining) and the prefixes that a model with a head puts before its names do not
 count: the same backbone gives the same fingerprint wherever it sits.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-# Settings that change the output and cannot be told from the shapes of the weights. Others (defaults that a new
+# Settings that change the output and do not show in the shapes of the weights. Others (defaults that a new
 # version of a library adds, label names, dropout) must not change the fingerprint.
 SETTINGS = [
     "activation",
@@ -66,7 +66,7 @@ SETTINGS = [
 
 
 def fingerprint(backbone: nn.Module) -> str:
-    """sha256 over the backbone's settings and weights, as hex."""
+    """Return the sha256 over the backbone's settings and weights, as hex."""
     config: dict[str, Any] = backbone.config.to_dict()  # type: ignore[operator, union-attr]
     settings = {key: config[key] for key in SETTINGS if config.get(key) is not None}
     if config.get("is_decoder"):  # a BERT that looks only back
@@ -76,10 +76,10 @@ def fingerprint(backbone: nn.Module) -> str:
 
 
 def pooler(backbone: nn.Module) -> str:
-    """sha256 over the backbone's pooler alone, or '' where it has none.
+    """Return the sha256 over the backbone's pooler alone, or '' if it has none.
 
-    A model that was pretrained without one gets a random one at every loading, so a task that runs through it must
-    know it apart.
+    A model that was pretrained without a pooler gets a random one at every loading, so a task that runs through it
+    records which one it was.
     """
     weights = {name: p for name, p in backbone.named_parameters() if name.startswith("pooler")}
     return _hash("", weights) if weights else ""

@@ -1,4 +1,4 @@
-"""Encoded rows through a base, in batches of one length: what a head gives for each, or their vectors."""
+"""Run encoded rows through a base, in batches of one length, to a head's output or to pooled vectors."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 def vectors(
     base: Base, texts: list[Any], max_length: int, pooling: str, batch_size: int, hooked: HookedModel | None
 ) -> Tensor:
+    """Return the pooled vector of each text, (n, width)."""
     rows = base.encoder.encode(texts, max_length) if texts else []
     out = torch.empty(len(rows), base.width)
     with torch.inference_mode():
@@ -42,7 +43,7 @@ def forward(
     batch_size: int,
     hooked: HookedModel | None = None,
 ) -> Out:
-    """The head's output for each row of some examples, in their order."""
+    """Return the head's output for each row of some examples, in their order."""
     rows = [row for example in examples for row in example]
     parts: list[Any] = []
     order: list[np.ndarray[Any, Any]] = []
@@ -73,6 +74,6 @@ def infer(
     batch_size: int = 64,
     hooked: HookedModel | None = None,
 ) -> Out:
-    """The same without gradients; with no plan, the one that `hooked` is bound to."""
+    """Run `forward` without gradients under a plan; without one, under the plan that `hooked` is bound to."""
     with torch.inference_mode(), nullcontext() if plan is None else base.hooked.running(plan):
         return forward(base, examples, kind, v, pooling, batch_size=batch_size, hooked=hooked)

@@ -1,4 +1,4 @@
-"""A model that hosts tasks: hooks on its modules run a plan, and the model itself holds none."""
+"""A model with hooks on its modules, which run the plan of the moment; the model itself holds no task."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def share(module: M, own: Mapping[str, nn.Parameter] | None = None) -> M:
-    """A shared-tensor tree: a deep copy of the modules over the very same tensors, frozen, with no task in it.
+    """Return a copy of the modules over the same tensors, frozen, with no task in it.
 
-    `own` gives parameters of its own for some names. The original is not touched, then or later: its flags, hooks and
-    modes are its own.
+    `own` gives the copy parameters of its own for some names. Flags, hooks and modes of the original do not change,
+    then or later.
     """
     own = own or {}
     memo: dict[int, Any] = {}
@@ -59,12 +59,12 @@ def without_dropout(module: nn.Module) -> None:
 
 
 def _steps(entry: Step | tuple[Step, ...] | None) -> tuple[Step, ...]:
-    """What a plan says for a module, as the steps in their order."""
+    """Return the steps of a plan's entry, in their order."""
     return entry if isinstance(entry, tuple) else () if entry is None else (entry,)
 
 
 class ModuleHook:
-    """The hook on one module of a hooked's model: it does what the plan of the moment says for that module."""
+    """The hook on one module of a `HookedModel`: it runs the steps of the current plan for that module."""
 
     def __init__(self, hooked: HookedModel, path: str) -> None:
         self.hooked = hooked
@@ -85,11 +85,11 @@ class ModuleHook:
         return changed
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ModuleHook:
-        return self  # a copied model is listened to by the same hooked; `share` leaves listeners behind
+        return self  # a deep copy of the model keeps its hooks; `share` removes them
 
 
 class HookedModel:
-    """Runs plans over one model. `plan` is bound: every thread sees it, and so does a checkpoint's recompute."""
+    """Runs plans over one model. `plan` is bound: it runs in every thread, and when checkpoints are recomputed."""
 
     def __init__(self, model: nn.Module, architecture: Architecture | None = None) -> None:
         self.model = model
@@ -99,38 +99,38 @@ class HookedModel:
         self.plan: Plan = {}
         self.override: ContextVar[Plan | None] = ContextVar("plan", default=None)
         self.frozen: dict[str, Tensor] = dict(self.backbone.named_parameters())
-        """The backbone's own parameters, whatever stands in their place."""
+        """The backbone's own parameters, whatever replaces them now."""
         self.feed: Callable[[Sequence[Any]], None] | None = None
-        """Told the rows of a pass just before it, where states are kept for them."""
+        """Called with the rows of a forward pass just before it, where an activation cache has their states."""
         self._hooks: dict[str, torch.utils.hooks.RemovableHandle] = {}
         self._hooking = threading.Lock()
         self._places: dict[str, list[tuple[nn.Module, str]]] | None = None
         self._swapped: set[str] = set()
 
     def hook(self, plan: Plan) -> Plan:
-        """Make sure that every module which the plan names is listened to."""
+        """Put a hook on every module that the plan names, and return the plan."""
         with self._hooking:  # two threads that hook one module would run a plan there twice
             for path, step in ((path, step) for path, entry in plan.items() for step in _steps(entry)):
                 key = f"{path} (before)" if isinstance(step, Before) else path
                 if key not in self._hooks:
                     module = self.backbone.get_submodule(path)
-                    listener = ModuleHook(self, path)
+                    hook = ModuleHook(self, path)
                     if isinstance(step, Before):
-                        self._hooks[key] = module.register_forward_pre_hook(listener.before, with_kwargs=True)
+                        self._hooks[key] = module.register_forward_pre_hook(hook.before, with_kwargs=True)
                     else:
-                        # In front: what the model itself listens with (hidden states, attentions) hears the task too.
-                        self._hooks[key] = module.register_forward_hook(listener, prepend=True)
+                        # In front: the model's own hooks (hidden states, attentions) see the task's output too.
+                        self._hooks[key] = module.register_forward_hook(hook, prepend=True)
         return plan
 
     def current(self) -> Plan:
-        """The plan that runs in this thread now."""
+        """Return the plan that runs in this thread now."""
         override = self.override.get()
         return self.plan if override is None else override
 
     def swap(self, weights: Mapping[str, Tensor]) -> None:
-        """Run on these tensors in the place of the backbone's parameters of those names, and of no others.
+        """Replace the backbone's parameters of these names, and restore all others.
 
-        For a tree of one's own; with nothing to swap in, the tree is on the backbone's own parameters again.
+        Only for a private copy of a model.
         """
         if not weights and not self._swapped:
             return
@@ -148,11 +148,12 @@ class HookedModel:
         self._swapped = set(weights)
 
     def bind(self, plan: Plan) -> None:
+        """Run this plan in every thread from now on."""
         self.plan = self.hook(plan)
 
     @contextlib.contextmanager
     def running(self, plan: Plan) -> Iterator[None]:
-        """Run this plan, in this thread and for this while, instead of the bound one."""
+        """Run this plan instead of the bound one, in this thread, within a `with` block."""
         token = self.override.set(self.hook(plan))
         try:
             yield
@@ -160,6 +161,7 @@ class HookedModel:
             self.override.reset(token)
 
     def close(self) -> None:
+        """Remove all hooks."""
         for handle in self._hooks.values():
             handle.remove()
         self._hooks.clear()
@@ -167,7 +169,7 @@ class HookedModel:
 
     @torch.no_grad()
     def probe(self) -> None:
-        """Try the row on a small batch: a zero task is bit-equal to the bare base, each site fires as often as said."""
+        """Raise UnknownArchitecture unless a task of zeros leaves the bits of a small batch, and each site fires."""
         fired: Counter[str] = Counter()
         row = f"the row of sites for '{self.sites.architecture}'"
 
@@ -223,7 +225,7 @@ class HookedModel:
 
 
 def price(counts: Mapping[str, int], head: int, backbone: nn.Module) -> dict[str, int]:
-    """A task's parameters beside the base's, with and without its embeddings (the papers' per cents differ in that)."""
+    """Return the numbers of a task's parameters and of the base's, with and without its embeddings."""
     total = sum(p.numel() for p in backbone.parameters())
     tables = {m.weight: m.weight.numel() for m in backbone.modules() if isinstance(m, nn.Embedding)}
     return {
@@ -236,7 +238,7 @@ def price(counts: Mapping[str, int], head: int, backbone: nn.Module) -> dict[str
 
 
 def probe_inputs(backbone: nn.Module) -> dict[str, Tensor]:
-    """Two short rows, one of them padded, in the vocabulary of any text model."""
+    """Return two short rows, one of them padded, in the vocabulary of any text model."""
     config: Any = backbone.config
     device = next(backbone.parameters()).device
     ids = torch.arange(10, 20, device=device).reshape(2, 5) % int(config.vocab_size)
@@ -248,7 +250,7 @@ def probe_inputs(backbone: nn.Module) -> dict[str, Tensor]:
 
 
 def _states(output: Any) -> Tensor:
-    """All hidden states of an output, encoder's and decoder's, as one tensor."""
+    """Return all hidden states of an output, encoder's and decoder's, as one tensor."""
     states = [output[0]]  # the last hidden state; a T5 with its head is its own backbone, and gives logits
     if getattr(output, "encoder_last_hidden_state", None) is not None:
         states.append(output.encoder_last_hidden_state)

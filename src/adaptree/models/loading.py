@@ -1,4 +1,4 @@
-"""Load a base from a folder, the embedded one among them, or from the hub."""
+"""Load a base: the embedded one, one in a folder, or one of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from adaptree.models.fingerprint import SETTINGS, fingerprint
 from adaptree.models.hooks import HookedModel
 
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
-"""oneDNN keeps its last 1,024 kernels, one for each shape that it has met in bf16: some 60 MB that save no time here.
+"""oneDNN keeps its last 1,024 kernels, one for each shape in bf16: some 60 MB that save no time here.
 
 It reads this once, when the first base is loaded."""
 
@@ -38,7 +38,7 @@ def load_base(
     from transformers.utils import logging
 
     folder = locate(name, allow_pickle=allow_pickle)
-    says = config_of(folder)
+    config_json = config_of(folder)
     logging.disable_progress_bar()
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
@@ -64,7 +64,7 @@ def load_base(
     hooked = HookedModel(model, architecture)
     hooked.probe()
     files = [path for path in folder.iterdir() if path.suffix in (".safetensors", ".json", ".bin")]
-    encoder = Encoder.load(folder, says, trust_remote_code=trust_remote_code)
+    encoder = Encoder.load(folder, config_json, trust_remote_code=trust_remote_code)
     here = Path(name).expanduser()
     return Base(
         here.resolve().name if folder == here else str(name),
@@ -72,7 +72,7 @@ def load_base(
         encoder,
         location=str(here.resolve()) if folder == here else str(name),
         pooling=_pooling(folder) or hooked.sites.pooling,
-        limit=limit_of(says),
+        limit=limit_of(config_json),
         digest=cache_folder.digest_of(
             files, f"fingerprint 2 of {torch.float32} {SETTINGS}", lambda: fingerprint(hooked.backbone)
         ),
@@ -96,17 +96,17 @@ def _way_out(error: Exception) -> str:
 
 
 def _pooling(folder: Path) -> str | None:
-    """What a sentence-embedding model says of itself."""
+    """Return the pooling of a sentence-embedding model, from its config; None for another model."""
     path = folder / "1_Pooling" / "config.json"
     if not path.is_file():
         return None
     try:
-        says = dict(json.loads(path.read_text()))
+        pooling = dict(json.loads(path.read_text()))
     except (OSError, ValueError, TypeError) as error:
         raise BaseError(
             f"'{folder.name}/1_Pooling/config.json' cannot be read.", hint="Fetch it again, or remove it."
         ) from error
     for key, how in (("pooling_mode_mean_tokens", "mean"), ("pooling_mode_cls_token", "first")):
-        if says.get(key):
+        if pooling.get(key):
             return how
     return None

@@ -1,4 +1,4 @@
-"""What is asked for, opened: a base on a device, and a stored task, or a composition of some, on its base."""
+"""Open a base on a device, and a stored task or a composition of stored tasks on its base."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from adaptree.tasks.store import Store
 
 REBASED, EVALUATED = "rebased", "evaluated"
-"""In a record's extra: the base that a task comes from. Beside it in the store: that it was scored where it is now."""
+"""Key in a record's extra with the base that a task comes from; mark in the store of one that was scored since."""
 _WARNED: dict[Any, Any] = {}
 
 
 def base_of(base: Base | str | Path, device: str, threads: int | None, **trust: bool) -> Base:
-    """The base that is asked for, loaded unless it is already, with so many threads."""
+    """Return a base, loading it unless it is one already, and set the number of threads."""
     import torch
 
     from adaptree.models.base import Base
@@ -57,7 +57,7 @@ def _device(name: str) -> str:
 
 
 def encoder_of(base: Base | str | Path) -> tuple[Encoder, int]:
-    """A base's tokenizer and limit, without loading its weights, or torch."""
+    """Return a base's tokenizer and its longest input, without loading its weights or torch."""
     from adaptree.data.encode import Encoder
     from adaptree.models.embedded import config_of, limit_of, locate
 
@@ -80,10 +80,10 @@ def open_task(
     int8: bool = False,
     evaluating: bool = False,
 ) -> Bound:
-    """A stored task, or a composition of some, on its base: the one given, else the one that they were trained on.
+    """Return a stored task, or a composition of some, bound to `base` or else to the base it was trained on.
 
     parallel(…) and rows(…) become `ParallelTasks` and `RowTasks`, which predict lines and rows as a `Bound` does. A
-    rebased task comes with a warning until it was evaluated, unless that is what it is opened for.
+    rebased task that nobody has evaluated comes with a warning, unless it is opened for `evaluating`.
     """
     plain = isinstance(reference, str) and not any(mark in reference for mark in "({")
     tasks = {"": store[str(reference)]} if plain else _named(store, reference)
@@ -100,11 +100,11 @@ def open_task(
 
 
 def _named(store: Store, composition: str | Expression) -> dict[str, Task]:
-    """The tasks that a composition names, which are all of one base."""
+    """Return the tasks that a composition names; raise WrongBase if they are of several bases."""
     expression = parse(composition)
     if not expression.names:
         raise CompositionError(
-            f"{expression!r} is the bare base: it has no task to answer with.", hint="Name a task in it."
+            f"{expression!r} is the bare base: it has no task to predict with.", hint="Name a task in it."
         )
     tasks = {name: store[name] for name in expression.names}
     first, *others = tasks.values()
@@ -121,7 +121,7 @@ def _named(store: Store, composition: str | Expression) -> dict[str, Task]:
 
 
 def _warn_of_rebased(store: Store, bound: Bound) -> None:
-    """Say which tasks were put into another base and never scored there."""
+    """Warn of tasks that were put into another base and never scored there."""
     for record in (task.record for task in bound.composition.tasks):
         marks = store.marks(record.reference) if record.reference in store else ()
         if REBASED in record.extra and EVALUATED not in marks:

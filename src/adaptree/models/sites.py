@@ -1,4 +1,4 @@
-"""The sites of a model: its architecture's row, found in it, and what is wrong with a row that does not fit.
+"""The sites of a model: the modules that its architecture's row names, or what is wrong with a row that does not fit.
 
 Layers are numbered in the order of computation: an encoder's first, then its decoder's. Norms before the first layer
 (of the embeddings) belong to that layer, norms after the last one to the last: `layers` restricts adapters and norms
@@ -83,7 +83,7 @@ class Sites:
     dtype: torch.dtype = field(compare=False)
 
     def layer_of(self, name: str) -> int:
-        """The layer that a parameter of the backbone belongs to; the embeddings' and what else is outside: layer 0."""
+        """Return the layer of one of the backbone's parameters; for the embeddings and others outside, layer 0."""
         for layer, path in enumerate(self.layers):
             if name.startswith(path + "."):
                 return layer
@@ -100,12 +100,12 @@ class Sites:
 
 
 def backbone_of(model: nn.Module) -> nn.Module:
-    """The pretrained network inside a Hugging Face model, without its head."""
+    """Return the pretrained network inside a Hugging Face model, without its head."""
     return getattr(model, "base_model", model)
 
 
 def find(model: nn.Module, architecture: Architecture | None = None) -> Sites:
-    """Resolve the model's row: every site and norm that it names and the model has."""
+    """Return the sites, norms and linear maps that the architecture's row names and the model has."""
     backbone = backbone_of(model)
     config: Any = backbone.config
     kind = str(config.model_type)
@@ -159,7 +159,7 @@ def find(model: nn.Module, architecture: Architecture | None = None) -> Sites:
 
 
 def _check_has_all(stack: LayerStack, kind: str, paths: list[str], modules: Mapping[str, nn.Module]) -> None:
-    """Refuse a row whose layers, or one of whose norms, are not in the model that it was written for."""
+    """Raise UnknownArchitecture if the layers, or one of the norms, of a row for this model are not in it."""
     if not paths:
         raise UnknownArchitecture(
             f"the row for '{kind}' names the layers '{stack.layers}', which this model does not have.",
@@ -174,7 +174,7 @@ def _check_has_all(stack: LayerStack, kind: str, paths: list[str], modules: Mapp
 def _places(
     stack: LayerStack, kind: str, layer: str, modules: Mapping[str, nn.Module]
 ) -> Iterator[tuple[str, str, str | None]]:
-    """The role, the path and the closing norm of each site in a layer."""
+    """Yield the role, the path and the closing norm of each site in a layer."""
     for role in ("attention", "cross", "feedforward"):
         inner = getattr(stack, role)
         if inner is None:
@@ -193,7 +193,7 @@ def _places(
 
 
 def _norms(paths: Sequence[str], layer: int, kind: str, modules: Mapping[str, nn.Module]) -> Iterator[Norm]:
-    """Those of the norms named that this model has, with a scale of their own."""
+    """Yield those of the named norms that this model has, with a scale of their own."""
     for path in paths:
         module = modules.get(path)
         weight = getattr(module, "weight", None)
@@ -214,7 +214,7 @@ def _linear(layer: int, role: str, path: str, module: nn.Module) -> Linear:
 
 
 def transposed(module: nn.Module) -> bool:
-    """Whether a linear map keeps its weight as (inputs, outputs): GPT-2's Conv1D does."""
+    """Return whether a linear map keeps its weight as (inputs, outputs), as GPT-2's Conv1D does."""
     return type(module).__name__ == "Conv1D"
 
 
@@ -222,11 +222,11 @@ def _width(config: Any) -> int:
     for name in ("hidden_size", "d_model", "dim", "n_embd"):
         if isinstance(value := getattr(config, name, None), int):
             return value
-    raise UnknownArchitecture("the model's config has no hidden_size: its width cannot be told.")
+    raise UnknownArchitecture("the model's config has no hidden_size: its width is unknown.")
 
 
 def _layer_paths(pattern: str, modules: Mapping[str, nn.Module]) -> list[str]:
-    """The paths of the layers in the list (or lists, where `*` stands) that the pattern names, in order."""
+    """Return the paths of the layers in the list, or with `*` the lists, that the pattern names, in order."""
     match = re.compile(re.escape(pattern).replace(r"\*", r"\d+") + r"\.\d+")
     return [path for path in modules if match.fullmatch(path)]
 
@@ -236,7 +236,7 @@ def _leaves(layer: nn.Module) -> list[str]:
 
 
 def _sketch(backbone: nn.Module) -> str:
-    """The object to pass for a model that is not in the table, filled in with what is found in it."""
+    """Return a draft of the row to pass for a model that is not in the table, with the modules found in it."""
     from torch import nn
 
     lists = [(p, m) for p, m in backbone.named_modules() if isinstance(m, nn.ModuleList) and len(m)]

@@ -191,7 +191,7 @@ def _training(record: Record) -> str:
 def _loading(record: Record) -> str:
     start = ["import adaptree as at", ""]
     if record.kind == ATTACHED:
-        return block("python", [*start, 'tuned = at.attach(model, "FOLDER")   # the same Hugging Face model'])
+        return block("python", [*start, 'tuned = at.attach(model, ".")  # this folder; the same Hugging Face model'])
     kind = kinds.find(record.kind) or Kind
     given, words = kind.usage(record)
     base = quoted(str(record.base.get("name", "")))
