@@ -5,18 +5,22 @@ PIP    := python -m pip install --quiet --disable-pip-version-check --constraint
 PYTEST ?= -n 2
 PEERS  := $(VENV)/peers
 
-.PHONY: demo test coverage peers lint types format docs build wheel clean
+.PHONY: demo test test-all coverage peers lint types format docs build wheel clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/adaptree demo
 
 test: $(VENV)/.developing
-	$(PY) -m pytest $(PYTEST)
+	$(PY) -m pytest $(PYTEST) -m "not slow"
 
-# The same tests, a little slower; the last lines say how many lines of the package they ran.
-coverage: $(VENV)/.developing
-	$(PY) -m pytest $(PYTEST) --cov --cov-report=xml
+# All tests: also every method on every architecture, and the long campaigns.
+test-all: $(VENV)/.developing
+	ADAPTREE_LAWS=all $(PY) -m pytest $(PYTEST) $(COVERAGE)
+
+# All tests, a little slower; the last line says how many lines of the package they ran.
+coverage: COVERAGE = --cov --cov-report=xml
+coverage: test-all
 	@$(PY) -m coverage report --format=total | sed 's/.*/coverage: & %/'
 
 # What adapters and peft compute, in an environment of their own, for the tests that compare us with them.

@@ -30,3 +30,13 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(cells, "_run", run)
     return found
+
+
+@pytest.fixture(autouse=True)
+def few_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Save tasks without drawing their figures, which takes longer than to train on a tiny base.
+
+    Tests of the figures themselves carry the mark `figures`; commands in processes of their own draw always.
+    """
+    if request.node.get_closest_marker("figures") is None:
+        monkeypatch.setattr("adaptree.reports.figures.figures", lambda record: {})

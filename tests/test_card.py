@@ -21,6 +21,8 @@ from adaptree.tasks.record import Record
 from adaptree.tasks.task import Task
 from tests.bases import FILLER, WORDS, tiny_base
 
+pytestmark = pytest.mark.figures
+
 
 def full(**changes: object) -> Record:
     values: dict[str, object] = {

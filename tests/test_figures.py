@@ -27,6 +27,8 @@ BINS = [EMPTY] * 8
 BINS += [{"count": 3, "confidence": 0.85, "accuracy": 2 / 3}, {"count": 1200, "confidence": 0.97, "accuracy": 0.9}]
 SAFE = {"svg", "title", "metadata", "defs", "style", "clipPath", "g", "path", "rect", "text", "tspan", "use", "image"}
 
+pytestmark = pytest.mark.figures
+
 
 def history(*scores: float | None, **more: Any) -> list[dict[str, Any]]:
     return [
