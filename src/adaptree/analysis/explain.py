@@ -13,8 +13,7 @@ import numpy as np
 
 from adaptree import compose as algebra
 from adaptree.data.batch import group
-from adaptree.data.read import Source, name_of
-from adaptree.data.read import rows as read_rows
+from adaptree.data.read import Source
 from adaptree.errors import CompositionError, UsageError, near
 from adaptree.kinds import main_metric
 from adaptree.methods.fusion import Fusion
@@ -157,17 +156,6 @@ def masked(
         whole = found[0].score if found else scores[metric]
         found.append(Masked(masking, metric, scores[metric], scores[metric] - whole, scores))
     return found
-
-
-def inputs_of(
-    bound: Bound, data: Source, *, text: str | None = None, text_pair: str | None = None, encoding: str = "utf-8"
-) -> Iterator[Any]:
-    """Yield the input of each row of a file, as `predict` reads it."""
-    reader = None
-    name = name_of(data)
-    for number, row in read_rows(data, encoding=encoding):
-        reader = reader or bound.reader(row, {"text": text, "pair": text_pair, "label": None})
-        yield reader(row, number, name)
 
 
 def adapters_of(bound: Bound) -> tuple[str, ...]:

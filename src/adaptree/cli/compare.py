@@ -16,14 +16,13 @@ from adaptree.cli.app import app
 from adaptree.cli.show import Format, comparison_progress, emit, emit_one, out, say
 from adaptree.errors import TrainingError, UsageError
 
-KIND = "classify or regress. Default: guessed from the labels."
-METRIC = "What is compared. Default: accuracy or pearson."
+METRIC = "Metric that is compared. Default: the kind's own, such as accuracy."
 TEST = "Test file, opened when the settings are chosen."
 READ = ("base", "validation", "batch_size", "max_length", *options.COLUMNS, *options.COMPUTING)
 
 
 @app.command()
-@options.takes(*READ, kind=KIND, metric=METRIC, test=TEST)
+@options.takes(*READ, "kind", metric=METRIC, test=TEST)
 def compare(
     data: Annotated[str, typer.Argument(help="csv, tsv, jsonl or parquet, also .gz or .xz.")],
     method: Annotated[list[str], typer.Option("--method", help="full, houlsby:64, …; give it several times.")],

@@ -45,6 +45,7 @@ def explain(
     from adaptree.analysis import explain as analysis
     from adaptree.models.opening import open_task
     from adaptree.tasks.store import Store
+    from adaptree.training.predict import inputs_of
 
     if file is None and (path := a_file(texts)) is not None:
         file, texts = path, None
@@ -60,7 +61,7 @@ def explain(
     analysis.adapters_of(bound)
     inputs: Any = [bound.line(line) for line in texts or []]
     if file is not None:
-        inputs = analysis.inputs_of(bound, file, **reading)
+        inputs = (given for _, given in inputs_of(bound, file, **reading))
     attention = analysis.attention(bound, inputs)
     figures = analysis.heatmap(attention, folder) if folder is not None else []
     scores: list[dict[str, Any]] = []

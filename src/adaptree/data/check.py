@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptree.data.dataset import Dataset
+from adaptree.data.events import Listener
 from adaptree.data.split import among, overlap, split
 from adaptree.errors import DataError
 
@@ -145,9 +146,7 @@ def check(
     )
 
 
-def tell(
-    dataset: Dataset, other: Dataset | None, tester: Dataset | None, on_event: Callable[[dict[str, Any]], None]
-) -> None:
+def tell(dataset: Dataset, other: Dataset | None, tester: Dataset | None, on_event: Listener) -> None:
     """Send notes on overlapping parts and left-out rows, before training starts."""
     for part, of in (("validation", other), ("test", tester)):
         if of is not None and (shared := overlap(dataset, of)):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from adaptree import kinds
 from adaptree.data.dataset import Dataset, Schema, build
+from adaptree.data.events import Listener, silent
 from adaptree.data.form import Form, listed
 from adaptree.data.read import Row, Source, name_of, rows
 from adaptree.errors import DataError
@@ -37,7 +38,7 @@ def open_data(
     encoding: str = "utf-8",
     like: Schema | None = None,
     unknown: bool = False,
-    on_event: Callable[[dict[str, Any]], None] = lambda event: None,
+    on_event: Listener = silent,
 ) -> Dataset:
     """Read a file once; `like` gives a validation or test file the columns, kind and labels of the training file.
 
@@ -111,7 +112,7 @@ def _peek(stream: Iterator[Row]) -> tuple[list[dict[str, Any]], Iterator[Row]]:
     return [row for _, row in first], itertools.chain(first, stream)
 
 
-def _reporting(stream: Iterator[Row], name: str, on_event: Callable[[dict[str, Any]], None]) -> Iterator[Row]:
+def _reporting(stream: Iterator[Row], name: str, on_event: Listener) -> Iterator[Row]:
     """Yield the rows of a stream, and send an event with their number from time to time."""
     count = 0
     for count, row in enumerate(stream, 1):

@@ -39,7 +39,7 @@ class Run:
     on: str | Expression | None = None
     """Train on top of this task or composition, which stays frozen."""
     kind: str | None = None
-    """Kind of task: classify, regress, tag, answer, choose or mlm. Default: guessed from the file."""
+    """Kind of task: classify or regress (with one target or several), tag, answer, choose or mlm. Default: guessed."""
     text: str | None = None
     """Column with the text. Default: guessed."""
     text_pair: str | None = None

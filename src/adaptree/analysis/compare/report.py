@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from adaptree.analysis.compare.files import writing
+from adaptree.data.events import Listener
 from adaptree.reports.tradeoff import tradeoff
 
-Event = dict[str, Any]
 BASELINES = {"tfidf": "TF-IDF", "majority": "majority class"}
 
 
@@ -79,7 +79,7 @@ def _price(row: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def write_all(result: Mapping[str, Any], folder: Path, on_event: Callable[[Event], None]) -> None:
+def write_all(result: Mapping[str, Any], folder: Path, on_event: Listener) -> None:
     """Write table.md and the figures; without plotly a note says that figure.html is left out."""
     with writing(folder / "table.md"):
         (folder / "table.md").write_text(markdown(result))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from adaptree.analysis.compare.files import writing
+from adaptree.data.events import Listener, silent
 from adaptree.errors import UsageError, near
 
 
@@ -24,7 +25,7 @@ class Setup:
     base: str | Path = "minilm"
     threads: int | None = None
     command: str = ""
-    on_event: Callable[[dict[str, Any]], None] = lambda event: None
+    on_event: Listener = silent
 
 
 class Named(Protocol):
