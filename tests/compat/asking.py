@@ -88,3 +88,27 @@ def _attached_logits(base: Path, task: Any, ids: list[list[int]]) -> torch.Tenso
     model = BertForSequenceClassification.from_pretrained(base, num_labels=3)
     with torch.no_grad():
         return at.attach(model, task).eval()(input_ids=torch.tensor(ids)).logits
+
+
+SETTINGS = {"trunk": "activation_cache", "trunk_depth": "cached_layers"}
+
+
+def renamed(record: dict[str, Any]) -> dict[str, Any]:
+    """Return what a record of 0.1 said under the names of today: nothing but names has changed since.
+
+    Several labels or numbers are kinds of their own now, the method `parallel` is `parallel_adapter`, and two settings
+    of the activation cache have its name.
+    """
+    now = dict(record)
+    extra = dict(now.get("extra") or {})
+    if now.get("kind") == "classify" and extra.pop("several", False):
+        now["kind"] = "multilabel"
+    if now.get("kind") == "regress" and "targets" in extra:
+        now["kind"] = "multioutput"
+    if "extra" in now:
+        now["extra"] = extra
+    if str(now.get("method", "")).startswith("parallel("):
+        now["method"] = "parallel_adapter(" + now["method"].removeprefix("parallel(")
+    if isinstance(now.get("settings"), dict):
+        now["settings"] = {SETTINGS.get(key, key): value for key, value in now["settings"].items()}
+    return now

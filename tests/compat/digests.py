@@ -31,7 +31,7 @@ import torch  # noqa: E402
 
 import adaptree as at  # noqa: E402
 from tests.bases import tiny_base  # noqa: E402
-from tests.compat.asking import command, machine  # noqa: E402
+from tests.compat.asking import command, machine, renamed  # noqa: E402
 from tests.compat.forms import FORMS, OPTIONS, rows, write  # noqa: E402
 
 METHODS = {
@@ -206,7 +206,7 @@ def run() -> dict[str, Any]:
 def compare(found: dict[str, Any], before: dict[str, Any]) -> list[str]:
     """What differs, one line for each task and each part of it."""
     said = [f"{key}: {found[key]}, before {before[key]}" for key in ("machine", "base") if found[key] != before[key]]
-    now, then = found["tasks"], before["tasks"]
+    now, then = found["tasks"], {name: renamed(task) for name, task in before["tasks"].items()}
     said += [f"{name}: only {'now' if name in now else 'before'}" for name in sorted(now.keys() ^ then.keys())]
     for name in (name for name in then if name in now):
         for key in then[name]:
