@@ -37,15 +37,6 @@ class Columns:
     pair: str | None = None
     label: str | None = None
 
-    def keys(self) -> tuple[str, ...]:
-        return ("text", "pair", "label")
-
-    def __getitem__(self, key: str) -> str | None:
-        return getattr(self, key)  # type: ignore[no-any-return]
-
-    def get(self, key: str) -> str | None:
-        return getattr(self, key, None)
-
 
 def guess(
     names: Sequence[str],

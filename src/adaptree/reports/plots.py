@@ -18,7 +18,7 @@ from typing import Any, TypeGuard
 from adaptree.reports.text import short
 from adaptree.reports.text import width as width_of
 
-GREEN, RED, BLUE, PURPLE, YELLOW = COLOURS = ("#0b6e4f", "#c8553d", "#2f4b7c", "#a05195", "#ffa600")
+GREEN, RED, BLUE, *_ = COLOURS = ("#0b6e4f", "#c8553d", "#2f4b7c", "#a05195", "#ffa600")
 INK, FAINT, LINE, PAPER = "#1f2733", "#5b6675", "#c3cad2", "#f4f6f8"
 DPI = 120
 STYLE: dict[str, Any] = {
