@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptree.data.buffer import Buffer
-from adaptree.data.form import Form, listed
+from adaptree.data.columns import listed
+from adaptree.data.form import Form
 from adaptree.data.read import Row
 from adaptree.data.target_column import TargetColumn
 from adaptree.errors import DataError

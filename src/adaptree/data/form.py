@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
-from adaptree.data.columns import guess
+from adaptree.data.cells import as_text
+from adaptree.data.columns import guess, listed
 from adaptree.errors import DataError, near
 
 if TYPE_CHECKING:
@@ -191,25 +189,6 @@ class LabelForm(TextForm):
         first, second = (given, "") if isinstance(given, str) else given
         # half a surrogate pair, which JSON can hold, is no text
         return first.encode(errors="replace"), second.encode(errors="replace"), target.encode(errors="replace")
-
-
-def as_text(value: Any, number: int, column: str, name: str = "the data") -> str:
-    """Return a cell as a text, "" where it is absent; raise DataError for lists and the like."""
-    if isinstance(value, str):
-        return value
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return ""
-    if isinstance(value, int | float | np.generic):
-        return str(value)
-    raise DataError(
-        f"row {number} of '{name}': column '{column}' holds a {type(value).__name__}, not a text.",
-        hint="Choose another column with --text COL.",
-    )
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return the first names in quotes, for a message."""
-    return ", ".join(f"'{name[:60]}'" for name in names[:20])
 
 
 def _json(value: Any) -> bytes:

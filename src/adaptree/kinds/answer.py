@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import json
-import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,9 +16,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
+from adaptree.data.cells import as_flag, as_list, as_text, is_absent
+from adaptree.data.columns import find_column, must_have
 from adaptree.data.encode import Encoder
-from adaptree.data.form import Form, Row, listed
-from adaptree.errors import DataError, UsageError, near
+from adaptree.data.form import Form, Row
+from adaptree.errors import DataError, UsageError
 from adaptree.kinds import findings as tell
 from adaptree.kinds import squad
 from adaptree.kinds.findings import Evaluated, Section, Table
@@ -60,14 +61,16 @@ class AnswerForm(Form):
 
     @classmethod
     def guess(cls, names: Sequence[str], sample: Sequence[Row], columns: Mapping[str, str | None]) -> Form | None:
-        parts = {part: _column(part, names, columns.get(NAMED.get(part, ""))) for part in NAMES}
+        must_have(names, columns.values())
+        parts = {part: columns.get(NAMED.get(part, "")) or find_column(NAMES[part], names) for part in NAMES}
         if not (parts["question"] and parts["context"] and parts["answers"]) or not cls(parts, "")._fits(sample):
             return None
         of = f"'{parts['question']}' and '{parts['context']}'"
         return cls(parts, f"beside {of} there are answers in '{parts['answers']}' that stand in the contexts")
 
     def input(self, row: Row, number: int, name: str) -> dict[str, str] | None:
-        given = {part: self._text(row, part, number, name) for part in ("question", "context")}
+        names = {part: self.columns.get(part) or part for part in ("question", "context")}
+        given = {part: as_text(row.get(column), number, column, name) for part, column in names.items()}
         return given if any(text.strip() for text in given.values()) else None
 
     def target(self, row: Row, given: Any, number: int, name: str) -> dict[str, Any] | None:
@@ -90,28 +93,14 @@ class AnswerForm(Form):
     def text(self, given: Any) -> str:
         return "\0".join(" ".join(given[part].split()) for part in ("question", "context"))
 
-    def _text(self, row: Row, part: str, number: int, name: str) -> str:
-        column = self.columns.get(part) or part
-        value = row.get(column)
-        if isinstance(value, str):
-            return value
-        if _absent(value):
-            return ""
-        if isinstance(value, list | tuple | dict):
-            raise DataError(
-                f"row {number} of '{name}': column '{column}' holds a {type(value).__name__}, not a text.",
-                hint="Choose other columns with --text COL --text-pair COL.",
-            )
-        return str(value)
-
     def _id(self, row: Row) -> str | None:
         value = row.get(self.columns.get("id") or "")
-        return None if _absent(value) else str(value)
+        return None if is_absent(value) else str(value)
 
     def _stated(self, row: Row, where: str) -> list[tuple[str, int | None]] | None:
         """Return the row's answers that are not empty, with their starts if given; None where it has no column."""
         column = self.columns.get("answers") or ""
-        if _true(row.get(self.columns.get("impossible") or "")):
+        if as_flag(row.get(self.columns.get("impossible") or "")):
             return []
         if column not in row:
             return None
@@ -164,21 +153,12 @@ def place(context: str, text: str, start: int | None) -> int | None:
     return min(found, key=lambda at: abs(at - start), default=None)
 
 
-def _column(part: str, names: Sequence[str], named: str | None) -> str | None:
-    if named is not None:
-        if named not in names:
-            raise DataError(f"no column '{named}'; the columns are {listed(names)}.", hint=near(named, names))
-        return named
-    by_plain = {re.sub(r"[\s-]+", "_", name.strip().casefold()): name for name in reversed(names)}
-    return next((by_plain[name] for name in NAMES[part] if name in by_plain), None)
-
-
 def _pairs(value: Any, start: Any) -> list[tuple[str, Any]] | None:
     """Return answers as (text, start or None), from any of the shapes that files have; None where it is none."""
     if isinstance(value, str):
         parsed = _parsed(value)
         return [(value, start)] if parsed is None else _pairs(parsed, start)
-    if _absent(value):
+    if is_absent(value):
         return []
     if isinstance(value, int | float) and not isinstance(value, bool):
         return [(str(value), start)]
@@ -186,24 +166,18 @@ def _pairs(value: Any, start: Any) -> list[tuple[str, Any]] | None:
         texts, starts = value.get("text"), value.get("answer_start", value.get("start"))
         if isinstance(texts, str):
             texts, starts = [texts], starts if isinstance(starts, list) else [starts]
-        texts = _plain(texts)
-        starts = [None] * len(texts) if starts is None and texts is not None else _plain(starts)
+        texts = as_list(texts)
+        starts = [None] * len(texts) if starts is None and texts is not None else as_list(starts)
         if texts is None or starts is None or len(texts) != len(starts) or not all(isinstance(t, str) for t in texts):
             return None
         return list(zip(texts, starts, strict=True))
-    several = _plain(value)
+    several = as_list(value)
     if several is None:
         return None
     if len(several) == 1 and isinstance(several[0], str):
         return [(several[0], start)]
     found = [_pairs(each, None) if isinstance(each, str | Mapping) else None for each in several]
     return None if None in found else [pair for part in found if part for pair in part]
-
-
-def _plain(value: Any) -> list[Any] | None:
-    """Return a list, also where a frame holds an array or a tuple."""
-    value = value.tolist() if hasattr(value, "tolist") else value
-    return list(value) if isinstance(value, list | tuple) else None
 
 
 def _parsed(text: str) -> Any:
@@ -222,7 +196,7 @@ def _parsed(text: str) -> Any:
 def _whole(start: Any, where: str) -> int | None:
     """Return a start as a number; one below zero says that there is none."""
     start = start.item() if hasattr(start, "item") else start
-    if _absent(start) or start == "":
+    if is_absent(start) or start == "":
         return None
     try:
         number = float(start)
@@ -240,14 +214,6 @@ def _stands(context: str, text: str, start: int | None) -> bool:
     if start is not None:
         return place(context, text, start) is not None
     return re.search(rf"(?<!\w){re.escape(text)}(?!\w)", context) is not None
-
-
-def _true(value: Any) -> bool:
-    return str(value).strip().casefold() in ("true", "1", "1.0", "yes")
-
-
-def _absent(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def _short(text: str) -> str:

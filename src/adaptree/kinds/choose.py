@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from adaptree.data.cells import as_list
+from adaptree.data.columns import find_column, must_have
 from adaptree.data.encode import Encoder
-from adaptree.data.form import Form, Row, listed
+from adaptree.data.form import Form, Row
 from adaptree.errors import DataError, UsageError
 from adaptree.kinds import findings as tell
 from adaptree.kinds import metrics
@@ -45,17 +47,14 @@ class ChooseForm(Form):
 
     @classmethod
     def guess(cls, names: Sequence[str], sample: Sequence[Row], columns: Mapping[str, str | None]) -> Form | None:
-        for column in columns.values():
-            if column is not None and column not in names:
-                raise DataError(f"no column '{column}'; the columns are {listed(names)}.")
-        plain = {name.strip().casefold().replace(" ", "_"): name for name in reversed(names)}
+        must_have(names, columns.values())
         numbered = [name for name in names if NUMBERED.fullmatch(name.strip())]
-        whole = next((plain[name] for name in CHOICES if name in plain and _lists(plain[name], sample)), None)
+        whole = find_column(CHOICES, [name for name in names if _lists(name, sample)])
         if whole is None and len(numbered) < 2:
             return None
-        taken = {whole} if whole else set(numbered)
-        text = columns.get("text") or next((plain[n] for n in QUESTIONS if n in plain and plain[n] not in taken), None)
-        label = columns.get("label") or next((plain[n] for n in LABELS if n in plain and plain[n] not in taken), None)
+        others = [name for name in names if name not in ([whole] if whole else numbered)]
+        text = columns.get("text") or find_column(QUESTIONS, others)
+        label = columns.get("label") or find_column(LABELS, others)
         if text is None:
             return None
         parts: dict[str, str | None] = {"text": text, "label": label, "choices": whole}
@@ -100,7 +99,7 @@ class ChooseForm(Form):
                 row.get(str(name)) for key, name in self.columns.items() if key.startswith("choice") and name
             ]
         else:
-            values = _as_list(row.get(column))
+            values = _choice_texts(row.get(column))
         if not values or any(value is None for value in values):
             return None
         return [str(value) for value in values]
@@ -133,16 +132,15 @@ class ChooseForm(Form):
 
 
 def _lists(name: str, sample: Sequence[Row]) -> bool:
-    return any(len(_as_list(row.get(name)) or ()) > 1 for row in sample)
+    return any(len(_choice_texts(row.get(name)) or ()) > 1 for row in sample)
 
 
-def _as_list(value: Any) -> list[Any] | None:
+def _choice_texts(value: Any) -> list[Any] | None:
     """Return choices as a list; also {"text": […], "label": […]} and [{"text": …, "label": …}, …], as datasets have."""
     if isinstance(value, Mapping):
         value = value.get("text")
-    if not isinstance(value, list | tuple):
-        return None
-    return [item.get("text") if isinstance(item, Mapping) else item for item in value]
+    found = as_list(value)
+    return None if found is None else [item.get("text") if isinstance(item, Mapping) else item for item in found]
 
 
 def _fits(form: ChooseForm, row: Row) -> bool:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
+from adaptree.data.cells import as_text
 from adaptree.data.columns import guess
 from adaptree.data.encode import Encoder, Encoding
-from adaptree.data.form import Form, Row, as_text
+from adaptree.data.form import Form, Row
 from adaptree.errors import UsageError
 from adaptree.kinds import bootstrap
 from adaptree.kinds import findings as tell

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from adaptree.data.columns import guess
-from adaptree.data.form import Form, Row, TextForm, listed
+from adaptree.data.cells import as_flag
+from adaptree.data.columns import guess, must_have, split_names
+from adaptree.data.form import Form, Row, TextForm
 from adaptree.errors import DataError
 from adaptree.kinds import bootstrap
 from adaptree.kinds import findings as tell
@@ -41,8 +42,7 @@ class MultilabelForm(TextForm):
     @classmethod
     def guess(cls, names: Sequence[str], sample: Sequence[Row], columns: Mapping[str, str | None]) -> Form | None:
         label = columns.get("label")
-        several = [name.strip() for name in label.split(",")] if label and label not in names else []
-        if len(several) > 1:
+        if several := split_names(label, names):
             return cls._of_columns(names, sample, columns, several)
         try:
             found = guess(names, sample, text=columns.get("text"), pair=columns.get("pair"), label=label)
@@ -67,10 +67,8 @@ class MultilabelForm(TextForm):
     def _of_columns(
         cls, names: Sequence[str], sample: Sequence[Row], columns: Mapping[str, str | None], several: Sequence[str]
     ) -> Form | None:
-        for name in several:
-            if name not in names:
-                raise DataError(f"no column '{name}'; the columns are {listed(names)}.")
-        if not all(_flag(row.get(name)) is not None for row in sample for name in several):
+        must_have(names, several)
+        if not all(as_flag(row.get(name)) is not None for row in sample for name in several):
             return None
         rest = [name for name in names if name not in several]
         found = guess(rest, sample, text=columns.get("text"), pair=columns.get("pair"), need_label=False)
@@ -82,7 +80,7 @@ class MultilabelForm(TextForm):
     def target(self, row: Row, given: Any, number: int, name: str) -> list[str] | None:
         column, separator = str(self.columns["labels"]), self.columns["separator"]
         if separator is None:
-            flags = {each: _flag(row.get(each)) for each in column.split(",")}
+            flags = {each: as_flag(row.get(each)) for each in column.split(",")}
             if None in flags.values():
                 bad = next(each for each, flag in flags.items() if flag is None)
                 raise DataError(f"row {number} of '{name}': '{row.get(bad)}' in column '{bad}' is not 0 or 1.")
@@ -97,13 +95,6 @@ class MultilabelForm(TextForm):
 
     def labels(self, target: Any) -> Iterable[str]:
         return list(target)
-
-
-def _flag(value: Any) -> bool | None:
-    word = str(value).strip().casefold()
-    if word in ("1", "1.0", "true", "yes"):
-        return True
-    return False if word in ("0", "0.0", "false", "no", "") else None
 
 
 def _separator(values: Sequence[Any]) -> str | None:

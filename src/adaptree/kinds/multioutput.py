@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from adaptree.data.columns import guess
+from adaptree.data.columns import guess, split_names
 from adaptree.data.form import Form, Row, TextForm
 from adaptree.errors import DataError, UsageError
 from adaptree.kinds import findings as tell
@@ -38,9 +38,8 @@ class MultioutputForm(TextForm):
 
     @classmethod
     def guess(cls, names: Sequence[str], sample: Sequence[Row], columns: Mapping[str, str | None]) -> Form | None:
-        label = columns.get("label")
-        several = [name.strip() for name in label.split(",")] if label and label not in names else []
-        if len(several) < 2 or any(name not in names for name in several):
+        several = split_names(columns.get("label"), names)
+        if not several or any(name not in names for name in several):
             return None
         rest = [name for name in names if name not in several]
         found = guess(rest, sample, text=columns.get("text"), pair=columns.get("pair"), need_label=False)

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptree import kinds
+from adaptree.data.columns import listed
 from adaptree.data.dataset import Dataset, Schema, build
 from adaptree.data.events import Listener, silent
-from adaptree.data.form import Form, listed
+from adaptree.data.form import Form
 from adaptree.data.read import Row, Source, name_of, rows
 from adaptree.errors import DataError
 

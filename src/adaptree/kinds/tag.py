@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from adaptree.data.columns import TEXTS
+from adaptree.data.cells import as_list, is_absent
+from adaptree.data.columns import TEXTS, find_column, must_have, plain_name
 from adaptree.data.encode import Encoder
-from adaptree.data.form import Form, Row, listed
-from adaptree.errors import DataError, UsageError, near
+from adaptree.data.form import Form, Row
+from adaptree.errors import DataError, UsageError
 from adaptree.kinds import bootstrap, iob
 from adaptree.kinds import findings as tell
 from adaptree.kinds.findings import Evaluated, Section
@@ -58,19 +59,17 @@ class TagForm(Form):
         if columns.get("pair") is not None:
             return None
         text, label = columns.get("text"), columns.get("label")
-        for column in (text, label):
-            if column is not None and column not in names:
-                raise DataError(f"no column '{column}'; the columns are {listed(names)}.", hint=near(column, names))
+        must_have(names, (text, label))
         lists = [name for name in names if _holds(sample, name, _are_words)]
         tokens = _pick(text, TOKENS, lists)
         tags = _pick(label, TAGS, [name for name in lists if name != tokens])
         if tokens and tags and _as_long(sample, tokens, tags):
-            scheme = scheme_of([list(map(str, _as_list(row.get(tags)) or ())) for row in sample])
+            scheme = scheme_of([list(map(str, as_list(row.get(tags)) or ())) for row in sample])
             written = "without prefixes" if scheme == PLAIN else f"in {scheme}"
             why = f"'{tokens}' holds lists of words and '{tags}' a tag for each, {written}"
             return cls({"text": tokens, "label": tags}, why, scheme)
         texts = [name for name in names if _holds(sample, name, _is_text)]
-        words = _pick(text, (*TEXTS, *(name.casefold() for name in texts)), texts)
+        words = _pick(text, (*TEXTS, *map(plain_name, texts)), texts)
         spans = _pick(label, SPANS, [name for name in names if _holds(sample, name, _are_spans)])
         if words and spans:
             return cls({"text": words, "label": spans}, f"'{spans}' holds spans of the characters of '{words}'")
@@ -82,8 +81,8 @@ class TagForm(Form):
         if isinstance(value, str):
             given = words_of(value)
             return given if given["tokens"] else None
-        tokens = _as_list(value)
-        if not _is_absent(value) and (tokens is None or not _are_words(tokens)):
+        tokens = as_list(value)
+        if not is_absent(value) and (tokens is None or not _are_words(tokens)):
             raise DataError(
                 f"row {number} of '{name}': column '{column}' holds neither a text nor a list of words.",
                 hint="Choose another column with --text COL.",
@@ -92,10 +91,10 @@ class TagForm(Form):
 
     def target(self, row: Row, given: Any, number: int, name: str) -> list[str] | None:
         column = str(self.columns["label"])
-        if _is_absent(row.get(column)):
+        if is_absent(row.get(column)):
             return None
         where = f"row {number} of '{name}'"
-        found = _as_list(row[column])
+        found = as_list(row[column])
         if found is None:
             raise DataError(
                 f"{where}: column '{column}' holds a {type(row[column]).__name__}, not a list.",
@@ -186,7 +185,7 @@ def _parts(span: Any) -> tuple[int, int, str] | None:
     if isinstance(span, Mapping):
         values = [next((span[key] for key in keys if key in span), None) for keys in (STARTS, ENDS, NAMES)]
     else:
-        values = list(_as_list(span) or ())
+        values = list(as_list(span) or ())
     if len(values) != 3 or any(not isinstance(v, int | np.integer) or isinstance(v, bool) for v in values[:2]):
         return None
     start, end, label = values
@@ -197,32 +196,21 @@ def _pick(named: str | None, order: Iterable[str], names: Sequence[str]) -> str 
     """Return, of the columns that fit, the one that the user named; else the one that comes first in the order."""
     if named is not None:
         return named if named in names else None
-    by_plain = {name.strip().casefold(): name for name in reversed(names)}
-    return next((by_plain[name] for name in order if name in by_plain), None)
+    return find_column(order, names)
 
 
 def _as_long(sample: Sequence[Row], tokens: str, tags: str) -> bool:
     """Return whether most rows have a tag for each word."""
-    both = [(_as_list(row.get(tokens)), _as_list(row.get(tags))) for row in sample]
+    both = [(as_list(row.get(tokens)), as_list(row.get(tags))) for row in sample]
     same = [len(a) == len(b) for a, b in both if a is not None and b is not None]
     return 2 * sum(same) > len(same)
 
 
 def _holds(sample: Sequence[Row], column: str, fits: Callable[[Any], bool]) -> bool:
     """Return whether most values of a column fit; a row that does not is refused when it is read."""
-    values = [row[column] for row in sample if not _is_absent(row.get(column))]
-    found = [fits(value) for value in values if _as_list(value) != []]
+    values = [row[column] for row in sample if not is_absent(row.get(column))]
+    found = [fits(value) for value in values if as_list(value) != []]
     return 2 * sum(found) > len(found)
-
-
-def _is_absent(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and value != value)
-
-
-def _as_list(value: Any) -> Sequence[Any] | None:
-    if isinstance(value, np.ndarray):
-        return list(value.tolist())
-    return list(value) if isinstance(value, list | tuple) else None
 
 
 def _is_text(value: Any) -> bool:
@@ -230,12 +218,12 @@ def _is_text(value: Any) -> bool:
 
 
 def _are_words(value: Any) -> bool:
-    words = _as_list(value)
+    words = as_list(value)
     return words is not None and all(isinstance(word, str | int | float) for word in words)
 
 
 def _are_spans(value: Any) -> bool:
-    spans = _as_list(value)
+    spans = as_list(value)
     return spans is not None and all(_parts(span) is not None for span in spans)
 
 
