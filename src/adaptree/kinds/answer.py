@@ -21,8 +21,7 @@ from adaptree.data.columns import find_column, must_have
 from adaptree.data.encode import Encoder
 from adaptree.data.form import Form, Row
 from adaptree.errors import DataError, UsageError
-from adaptree.kinds import findings as tell
-from adaptree.kinds import squad
+from adaptree.kinds import findings, squad
 from adaptree.kinds.findings import Evaluated, Section, Table
 from adaptree.kinds.kind import Example, Kind, Out, by_example
 
@@ -453,13 +452,13 @@ class Answer(Kind):
             "wrong": int((scores[:, 0] == 0).sum()),
             "mistakes": [
                 {
-                    "text": tell.cut(on.inputs[i]["question"]),
-                    "gold": tell.cut(on.targets[i]["answers"][0]["text"] if on.targets[i]["answers"] else ""),
-                    "predicted": tell.cut(prediction.answer),
+                    "text": findings.cut(on.inputs[i]["question"]),
+                    "gold": findings.cut(on.targets[i]["answers"][0]["text"] if on.targets[i]["answers"] else ""),
+                    "predicted": findings.cut(prediction.answer),
                     "f1": scores[i, 1],
                     "probability": prediction.score,
                 }
-                for i, prediction in worst[: tell.MOST_WRONG]
+                for i, prediction in worst[: findings.MOST_WRONG]
             ],
         }
 
@@ -477,8 +476,8 @@ class Answer(Kind):
         table = Table(("first word", "questions", "exact match", "f1"), rows, ("exact match", "f1"))
         columns = {name: name for name in ("gold", "predicted", "f1", "probability")}
         return [
-            Section("By question", [table] if rows else []),
-            tell.mistakes(
+            Section("By question", [table]),
+            findings.mistakes(
                 found, record, "Those that are farthest off, the surest first", columns, ("f1", "probability")
             ),
         ]
@@ -605,5 +604,5 @@ def _given(item: Any, record: Record) -> dict[str, str]:
 
 
 def _first_word(question: str) -> str:
-    words = question[: tell.CUT].split(maxsplit=1)
-    return tell.name(words[0].strip("¿¡\"'«(,.:;?!").casefold()) if words else ""
+    words = question[: findings.CUT].split(maxsplit=1)
+    return findings.name(words[0].strip("¿¡\"'«(,.:;?!").casefold()) if words else ""

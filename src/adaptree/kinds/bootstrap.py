@@ -1,4 +1,4 @@
-"""The percentile bootstrap over examples, for every metric of every kind."""
+"""Metrics that are functions of sums over examples, and their intervals by the percentile bootstrap."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ Ratio = Callable[[Floats], dict[str, Floats]]
 
 BUDGET = 2_000_000  # numbers held at once
 DRAWS = 50_000_000  # numbers drawn in all: past 50,000 examples fewer resamples do, since the interval is narrow
+
+
+def score(sums: NDArray[Any], ratio: Ratio) -> dict[str, float]:
+    """Return every metric that is a function of sums over examples: `sums` and `ratio` as in `intervals`."""
+    totals = np.asarray(sums, dtype=np.float64).sum(axis=0, keepdims=True)
+    return {name: float(values[0]) for name, values in ratio(totals).items()}
 
 
 def intervals(

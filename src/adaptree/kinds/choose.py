@@ -14,8 +14,7 @@ from adaptree.data.columns import find_column, must_have
 from adaptree.data.encode import Encoder
 from adaptree.data.form import Form, Row
 from adaptree.errors import DataError, UsageError
-from adaptree.kinds import findings as tell
-from adaptree.kinds import metrics
+from adaptree.kinds import findings, metrics
 from adaptree.kinds.findings import Evaluated, Section, Table
 from adaptree.kinds.kind import Example, Kind, Out, by_example
 
@@ -287,13 +286,15 @@ class Choose(Kind):
         gold, answers = np.asarray(on.targets, dtype=np.int64), np.asarray(on.answers, dtype=np.int64)
         logits = np.split(on.out[:, 0].double().numpy(), np.cumsum(count)[:-1])
         sure = np.array([1 / np.exp(part - part.max()).sum() for part in logits])  # the probability of the highest
-        wrong = np.flatnonzero(gold != answers)
-        wrong = wrong[np.argsort(-sure[wrong], kind="stable")]
+        wrong = findings.worst(gold != answers, sure)
 
         def row(i: int) -> dict[str, Any]:
             given = on.inputs[i]
-            both = {"gold": tell.cut(given["choices"][gold[i]]), "predicted": tell.cut(given["choices"][answers[i]])}
-            return {"text": tell.cut(given["text"]), **both, "probability": sure[i]}
+            both = {
+                "gold": findings.cut(given["choices"][gold[i]]),
+                "predicted": findings.cut(given["choices"][answers[i]]),
+            }
+            return {"text": findings.cut(given["text"]), **both, "probability": sure[i]}
 
         return {
             "by_choices": [
@@ -301,7 +302,7 @@ class Choose(Kind):
                 for n in np.unique(count).tolist()
             ],
             "wrong": len(wrong),
-            "mistakes": [row(i) for i in wrong[: tell.MOST_WRONG].tolist()],
+            "mistakes": [row(i) for i in wrong[: findings.MOST_WRONG]],
         }
 
     @classmethod
@@ -312,8 +313,8 @@ class Choose(Kind):
         table = Table(("choices", "rows", "accuracy", "chance"), rows, ("accuracy", "chance"))
         columns = {name: name for name in ("gold", "predicted", "probability")}
         return [
-            Section("By number of choices", [table] if rows else []),
-            tell.mistakes(found, record, "Those that it was surest of", columns, ("probability",)),
+            Section("By number of choices", [table]),
+            findings.mistakes(found, record, "Those that it was surest of", columns, ("probability",)),
         ]
 
 

@@ -46,7 +46,7 @@ class Evaluated:
 
 
 class Table(NamedTuple):
-    """A table of a card. Cells are texts, numbers, None for what is no number, or a list of texts."""
+    """A table of a card, left out where it has no rows. Cells are texts, numbers, lists of texts, or None for NaN."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[Any]]
@@ -175,10 +175,18 @@ def number_blocks(found: Mapping[str, Any]) -> list[str | Table | Figure]:
     return [Table(head, rows), Figure("scatter.svg")]
 
 
+def number_sections(found: Mapping[str, Any], record: Record) -> list[Section]:
+    """Return the sections on predicted numbers: how far off they are, and the largest misses."""
+    return [
+        Section("How far off it is", number_blocks(found)),
+        mistakes(found, record, "", {"gold": "gold", "predicted": "predicted"}),
+    ]
+
+
 def mistakes(
-    found: Mapping[str, Any], record: Record, worst: str, columns: Mapping[str, str], scores: Sequence[str] = ()
+    found: Mapping[str, Any], record: Record, which: str, columns: Mapping[str, str], scores: Sequence[str] = ()
 ) -> Section:
-    """Return the section on mistakes; `worst` says which are shown, '' where all are more or less wrong.
+    """Return the section on mistakes; `which` says which ones are shown, '' where every number is somewhat off.
 
     `columns` are the keys of a mistake with their headings, `scores` the headings of those with four decimals.
     """
@@ -188,8 +196,8 @@ def mistakes(
     part = "test" if record.metrics.get("test") else "validation"
     first = "first " if found["rows"] < int(record.data.get(part) or 0) else ""
     seen = f"the {first}{found['rows']:,} rows of the {part} part"
-    said = f"{found['wrong']:,} of {seen} are wrong. {worst}:" if worst else f"The largest misses in {seen}:"
-    return Section(title, [said, examples_table(rows, columns, scores)])
+    intro = f"{found['wrong']:,} of {seen} are wrong. {which}:" if which else f"The largest misses in {seen}:"
+    return Section(title, [intro, examples_table(rows, columns, scores)])
 
 
 def examples_table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], scores: Sequence[str] = ()) -> Table:
@@ -205,6 +213,13 @@ def _held(value: Any) -> Any:
     return value.strip() or "none" if isinstance(value, str) else value
 
 
+def worst(wrong: Array, badness: Array) -> list[int]:
+    """Return the examples that are wrong, the worst first; of equal ones the first."""
+    at = np.flatnonzero(wrong)
+    order: list[int] = at[np.argsort(-badness[at], kind="stable")].tolist()
+    return order
+
+
 def most_frequent(counts: Array) -> Array:
     """Return the labels with the most rows, in their own order."""
     return np.sort(np.argsort(-counts, kind="stable")[:MOST_LABELS])
@@ -213,7 +228,7 @@ def most_frequent(counts: Array) -> Array:
 def largest(misses: Array) -> list[int]:
     """Return the rows that are missed most, what is no number first."""
     sized = np.nan_to_num(misses, nan=np.inf, posinf=np.inf)
-    return [i for i in np.argsort(-sized, kind="stable")[:MOST_WRONG].tolist() if sized[i]]
+    return worst(sized > 0, sized)[:MOST_WRONG]
 
 
 def texts(given: Any) -> Found:

@@ -19,8 +19,7 @@ from adaptree.data.columns import guess
 from adaptree.data.encode import Encoder, Encoding
 from adaptree.data.form import Form, Row
 from adaptree.errors import UsageError
-from adaptree.kinds import bootstrap
-from adaptree.kinds import findings as tell
+from adaptree.kinds import bootstrap, findings
 from adaptree.kinds.findings import Evaluated, Section, Table
 from adaptree.kinds.kind import Example, Kind, Out, by_example
 from adaptree.methods import Params
@@ -257,7 +256,7 @@ class Mlm(Kind):
         return found
 
     def score(self, targets: Any, answers: Any) -> dict[str, float]:
-        return {name: float(values[0]) for name, values in _ratios(_sums(answers).sum(0, keepdims=True)).items()}
+        return bootstrap.score(_sums(answers), _ratios)
 
     def intervals(self, targets: Any, answers: Any) -> Mapping[str, tuple[float, float]]:
         return bootstrap.intervals(_sums(answers), _ratios)
@@ -297,10 +296,10 @@ class Mlm(Kind):
                 losses[piece].append(loss)
                 instead[piece][int(likeliest)] += 1
         often = {piece: found for piece, found in losses.items() if len(found) > 2} or losses
-        worst = sorted(often, key=lambda piece: (-float(np.mean(often[piece])), piece))[: tell.MOST_WRONG]
+        worst = sorted(often, key=lambda piece: (-float(np.mean(often[piece])), piece))[: findings.MOST_WRONG]
 
         def word(piece: int) -> str:
-            return tell.name(self.words[piece]) if piece < len(self.words) else str(piece)
+            return findings.name(self.words[piece]) if piece < len(self.words) else str(piece)
 
         return [
             {
@@ -320,10 +319,8 @@ class Mlm(Kind):
         ]
         words = [(row["word"], row["rows"], row["loss"], row["said"]) for row in found.get("words") or []]
         return [
-            Section("By length", [Table(("tokens", "texts", "perplexity"), lengths)] if lengths else []),
-            Section(
-                "Hardest words", [Table(("word", "times hidden", "mean loss", "mostly said"), words)] if words else []
-            ),
+            Section("By length", [Table(("tokens", "texts", "perplexity"), lengths)]),
+            Section("Hardest words", [Table(("word", "times hidden", "mean loss", "mostly predicted"), words)]),
         ]
 
 

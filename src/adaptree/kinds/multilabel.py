@@ -12,8 +12,7 @@ from adaptree.data.cells import as_flag
 from adaptree.data.columns import guess, must_have, split_names
 from adaptree.data.form import Form, Row, TextForm
 from adaptree.errors import DataError
-from adaptree.kinds import bootstrap
-from adaptree.kinds import findings as tell
+from adaptree.kinds import bootstrap, findings
 from adaptree.kinds.findings import Evaluated, Section
 from adaptree.kinds.kind import Example, Kind, Out, texts_of
 from adaptree.kinds.metrics import ratio
@@ -182,8 +181,7 @@ class Multilabel(Kind):
         return [LabelsPrediction([label for label, score in row.items() if score >= least], row) for row in rows]
 
     def score(self, targets: Any, answers: Any) -> dict[str, float]:
-        sums = self._sums(targets, answers).sum(0, keepdims=True)
-        return {name: float(values[0]) for name, values in _ratios(sums).items()}
+        return bootstrap.score(self._sums(targets, answers), _ratios)
 
     def intervals(self, targets: Any, answers: Any) -> Mapping[str, tuple[float, float]]:
         return bootstrap.intervals(self._sums(targets, answers), _ratios)
@@ -203,24 +201,23 @@ class Multilabel(Kind):
     def findings(self, on: Evaluated) -> dict[str, Any]:
         labels, predicted = list(self.labels), np.asarray(on.answers, dtype=bool)
         gold = self._matrix(on.targets)
-        shown = tell.most_frequent(gold.sum(0))
+        shown = findings.most_frequent(gold.sum(0))
         losses = self.loss(on.out, on.examples, on.targets).double().numpy()
         unknown = np.array([any(name not in labels for name in names) for names in on.targets], dtype=bool)
-        wrong = np.flatnonzero((gold != predicted).any(1) | unknown)
-        wrong = wrong[np.argsort(-losses[wrong], kind="stable")]
+        wrong = findings.worst((gold != predicted).any(1) | unknown, losses)
         counts = [(gold & predicted).sum(0)[shown], predicted.sum(0)[shown], gold.sum(0)[shown]]
         return {
             "labels": len(labels),
-            "by_label": tell.by_label([labels[i] for i in shown], *counts),
+            "by_label": findings.by_label([labels[i] for i in shown], *counts),
             "wrong": len(wrong),
             "mistakes": [
                 {
-                    **tell.texts(on.inputs[i]),
-                    "gold": tell.joined(on.targets[i]),
-                    "predicted": tell.joined(labels[j] for j in np.flatnonzero(predicted[i])),
+                    **findings.texts(on.inputs[i]),
+                    "gold": findings.joined(on.targets[i]),
+                    "predicted": findings.joined(labels[j] for j in np.flatnonzero(predicted[i])),
                     "loss": losses[i],
                 }
-                for i in wrong[: tell.MOST_WRONG].tolist()
+                for i in wrong[: findings.MOST_WRONG]
             ],
         }
 
@@ -228,8 +225,8 @@ class Multilabel(Kind):
     def sections(cls, found: Mapping[str, Any], record: Record) -> list[Section]:
         columns = {"gold": "gold", "predicted": "predicted", "loss": "loss"}
         return [
-            Section("Label by label", tell.by_label_blocks(found)),
-            tell.mistakes(found, record, "Those with the highest loss", columns, ("loss",)),
+            Section("Label by label", findings.by_label_blocks(found)),
+            findings.mistakes(found, record, "Those with the highest loss", columns, ("loss",)),
         ]
 
 

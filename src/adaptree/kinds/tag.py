@@ -17,8 +17,7 @@ from adaptree.data.columns import TEXTS, find_column, must_have, plain_name
 from adaptree.data.encode import Encoder
 from adaptree.data.form import Form, Row
 from adaptree.errors import DataError, UsageError
-from adaptree.kinds import bootstrap, iob
-from adaptree.kinds import findings as tell
+from adaptree.kinds import bootstrap, findings, iob
 from adaptree.kinds.findings import Evaluated, Section
 from adaptree.kinds.iob import PLAIN, entities_of, scheme_of, to_iob2
 from adaptree.kinds.kind import MOST_ROWS, Example, Kind, Out
@@ -385,8 +384,7 @@ class Tag(Kind):
         return found
 
     def score(self, targets: Any, answers: Any) -> dict[str, float]:
-        totals = iob.statistics(targets, answers, plain=self.plain).sum(axis=0, keepdims=True)
-        return {name: float(values[0]) for name, values in iob.ratios(totals).items()}
+        return bootstrap.score(iob.statistics(targets, answers, plain=self.plain), iob.ratios)
 
     def intervals(self, targets: Any, answers: Any) -> Mapping[str, tuple[float, float]]:
         return bootstrap.intervals(iob.statistics(targets, answers, plain=self.plain), iob.ratios)
@@ -405,7 +403,7 @@ class Tag(Kind):
 
     def findings(self, on: Evaluated) -> dict[str, Any]:
         counted = iob.by_label(on.targets, on.answers, plain=self.plain)
-        most = sorted(counted, key=lambda label: (-counted[label]["gold"], label))[: tell.MOST_LABELS]
+        most = sorted(counted, key=lambda label: (-counted[label]["gold"], label))[: findings.MOST_LABELS]
         missed, wrong = [], []
         for target, answer in zip(on.targets, on.answers, strict=True):
             right, found = entities_of(target, self.plain), entities_of(answer, self.plain)
@@ -415,23 +413,23 @@ class Tag(Kind):
 
         def row(i: int) -> dict[str, Any]:
             words = on.inputs[i]["tokens"]
-            text = tell.cut(" ".join(words[: 2 * tell.CUT]))
+            text = findings.cut(" ".join(words[: 2 * findings.CUT]))
             return {"text": text, "missed": _in_words(missed[i], words), "wrong": _in_words(wrong[i], words)}
 
-        order = np.argsort(-errors, kind="stable")[: tell.MOST_WRONG].tolist()
+        bad = findings.worst(errors > 0, errors)
         return {
             "labels": len(counted),
-            "by_label": [{"label": tell.name(label), **counted[label]} for label in sorted(most)],
-            "wrong": int((errors > 0).sum()),
-            "mistakes": [row(i) for i in order if errors[i]],
+            "by_label": [{"label": findings.name(label), **counted[label]} for label in sorted(most)],
+            "wrong": len(bad),
+            "mistakes": [row(i) for i in bad[: findings.MOST_WRONG]],
         }
 
     @classmethod
     def sections(cls, found: Mapping[str, Any], record: Record) -> list[Section]:
         columns = {"missed": "not found", "wrong": "found, but wrong"}
         return [
-            Section("Label by label", tell.by_label_blocks(found)),
-            tell.mistakes(found, record, "Those with the most wrong entities", columns),
+            Section("Label by label", findings.by_label_blocks(found)),
+            findings.mistakes(found, record, "Those with the most wrong entities", columns),
         ]
 
     def _logits(self, out: Out, examples: Sequence[Example]) -> Tensor:
@@ -581,4 +579,4 @@ def _entity(given: Any, label: str, first: int, behind: int, score: float) -> En
 
 
 def _in_words(found: Iterable[iob.Entity], words: Sequence[str]) -> str:
-    return tell.cut("; ".join(f"{label}: {' '.join(words[first:behind])}" for label, first, behind in found))
+    return findings.cut("; ".join(f"{label}: {' '.join(words[first:behind])}" for label, first, behind in found))
