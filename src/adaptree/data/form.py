@@ -23,7 +23,7 @@ class Form(ABC):
     """The form of one file. Inputs and targets are JSON values: they are kept as bytes, and parsed when needed."""
 
     needs: ClassVar[str] = ""
-    """What a file must have, for the error that refuses another."""
+    """What a file must have, for the error where it does not."""
     input_columns: ClassVar[tuple[str, ...]] = ("text",)
     """Keys of `columns` that an input is made of; --text and --text-pair name the first two."""
     empty: ClassVar[Any] = None
@@ -70,19 +70,19 @@ class Form(ABC):
 
     @abstractmethod
     def target(self, row: Row, given: Any, number: int, name: str) -> Any | None:
-        """Return what is right for the row's input, None when the row does not say."""
+        """Return the target of the row's input `given`; None when the row has none."""
 
     @abstractmethod
     def text(self, given: Any) -> str | tuple[str, str]:
         """Return an input as plain text, or as a pair."""
 
     def key(self, given: Any) -> str:
-        """Return what makes two inputs the same: such examples stay on one side of a split."""
+        """Return a key that is equal for inputs that count as the same; those stay on one side of a split."""
         text = self.text(given)
         return " ".join((text if isinstance(text, str) else "\0".join(text)).split())
 
     def labels(self, target: Any) -> Iterable[str]:
-        """Return the labels in a target, for kinds that have some."""
+        """Return the labels in a target; () for kinds without labels."""
         return ()
 
     def pack(self, given: Any, target: Any) -> tuple[bytes, ...]:
@@ -116,7 +116,7 @@ class Form(ABC):
 
 @dataclass(frozen=True)
 class TextForm(Form):
-    """Inputs are one text, or the two of a pair; what the targets are is for a subclass to say."""
+    """Inputs are one text, or the two of a pair; subclasses read the targets."""
 
     input_columns: ClassVar[tuple[str, ...]] = ("text", "pair")
 

@@ -97,7 +97,7 @@ class AnswerForm(Form):
         return None if is_absent(value) else str(value)
 
     def _stated(self, row: Row, where: str) -> list[tuple[str, int | None]] | None:
-        """Return the row's answers that are not empty, with their starts if given; None where it has no column."""
+        """Return the row's answers that are not empty, with their starts if it has any; None without such a column."""
         column = self.columns.get("answers") or ""
         if as_flag(row.get(self.columns.get("impossible") or "")):
             return []
@@ -153,7 +153,7 @@ def place(context: str, text: str, start: int | None) -> int | None:
 
 
 def _pairs(value: Any, start: Any) -> list[tuple[str, Any]] | None:
-    """Return answers as (text, start or None), from any of the shapes that files have; None where it is none."""
+    """Return answers as (text, start or None), from any of the shapes that files have; None for another value."""
     if isinstance(value, str):
         parsed = _parsed(value)
         return [(value, start)] if parsed is None else _pairs(parsed, start)
@@ -193,7 +193,7 @@ def _parsed(text: str) -> Any:
 
 
 def _whole(start: Any, where: str) -> int | None:
-    """Return a start as a number; one below zero says that there is none."""
+    """Return a start as an int; None where it is absent or below zero."""
     start = start.item() if hasattr(start, "item") else start
     if is_absent(start) or start == "":
         return None
@@ -220,14 +220,14 @@ def _short(text: str) -> str:
 
 
 MOST_WINDOWS = 4096
-"""Of one context; what lies behind them, some half a million words at 256 tokens a row, is cut."""
+"""The most windows of one context; text behind them (some half a million words, at 256 tokens a row) is cut."""
 TRAINED_WINDOWS = 4
-"""Of one context in a training step."""
+"""The most windows of one context in a training step."""
 ENCODED_TOGETHER = 256
 FIRST_WORDS = 12
-"""Of questions, that a card has a row for."""
+"""How many first words of questions have a row in a card."""
 CANDIDATES = 200
-"""Answers that are worst by F1, of which a card shows the surest."""
+"""How many answers with the lowest F1 are predicted again, to show the surest of them."""
 
 
 class Passage(NamedTuple):
@@ -276,7 +276,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class AnswerPrediction:
-    """The answer to a question, "" where there is none or the task abstains, and what else it might be."""
+    """The answer to a question, "" where there is none or the task abstains, and the n best candidates."""
 
     answer: str
     score: float
@@ -483,13 +483,13 @@ class Answer(Kind):
         ]
 
     def _choose(self, spans: Sequence[Span], none: Span) -> Span:
-        """Return the best answer; none where there is none or, where that is allowed, it is better by the threshold."""
+        """Return the best span, or `none` where there is no span, or where its score is higher by the threshold."""
         if not spans or (self.impossible and none.score - spans[0].score > self.threshold):
             return none
         return spans[0]
 
     def _read(self, out: Out, examples: Sequence[Example], count: int) -> Iterator[tuple[list[Span], Span]]:
-        """Yield for each input its best answers, and that there is none, with the sums of their logits as scores."""
+        """Yield for each input its best spans and the empty one ("no answer"), scored by the sum of their logits."""
         for example, rows in zip(examples, by_example(out, examples), strict=True):
             found: list[tuple[float, int, int]] = []
             logits = [x.detach().double().cpu().numpy() for x in rows]

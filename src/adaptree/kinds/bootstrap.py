@@ -65,13 +65,14 @@ def resample(
 
 
 def _examples(n: int, resamples: int, rng: np.random.Generator) -> Iterator[Floats]:
+    """Yield how often each of n examples is in each resample, (R, n) at once."""
     for size in _sizes(resamples, n):
         places = rng.integers(0, n, size=(size, n)) + n * np.arange(size)[:, None]
         yield np.bincount(places.ravel(), minlength=size * n).reshape(size, n).astype(np.float64)
 
 
 def _groups(n: int, counts: Floats, resamples: int, rng: np.random.Generator) -> Iterator[Floats]:
-    """The sizes of the groups in a resample are multinomial: no example need be drawn."""
+    """Yield the sizes of the groups in resamples, which are multinomial: no example need be drawn."""
     for size in _sizes(resamples, 4 * len(counts)):
         yield rng.multinomial(n, counts / counts.sum(), size=size).astype(np.float64)
 

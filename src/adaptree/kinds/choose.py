@@ -42,7 +42,7 @@ class ChooseForm(Form):
     needs: ClassVar[str] = "A question, its choices (a list, or option1, option2, …), and which is right."
     input_columns: ClassVar[tuple[str, ...]] = ("text", "choices", "choice0", "choice1")
     counted_from: int = 0
-    """What number the first choice has, where the right one is given by number."""
+    """The number of the first choice, where labels are numbers."""
 
     @classmethod
     def guess(cls, names: Sequence[str], sample: Sequence[Row], columns: Mapping[str, str | None]) -> Form | None:
@@ -68,7 +68,7 @@ class ChooseForm(Form):
         return form
 
     def _first(self, sample: Sequence[Row]) -> int:
-        """Return 0 or 1: what the sample's numbers say; where both would do, what columns option1, … suggest."""
+        """Return the number of the first choice, 0 or 1, by the sample's labels; if both fit, by names like option1."""
         numbers = [_number(row.get(str(self.columns["label"]))) for row in sample]
         known = [number for number in numbers if number is not None]
         if 0 in known:
@@ -177,7 +177,7 @@ PLACE = "_"
 
 @dataclass(frozen=True)
 class ChoicePrediction:
-    """The choice, its number from 0, its probability and everyone's."""
+    """The choice, its number from 0, its probability, and those of all choices."""
 
     choice: str | None
     number: int
@@ -290,11 +290,12 @@ class Choose(Kind):
 
         def row(i: int) -> dict[str, Any]:
             given = on.inputs[i]
-            both = {
+            return {
+                "text": findings.cut(given["text"]),
                 "gold": findings.cut(given["choices"][gold[i]]),
                 "predicted": findings.cut(given["choices"][answers[i]]),
+                "probability": sure[i],
             }
-            return {"text": findings.cut(given["text"]), **both, "probability": sure[i]}
 
         return {
             "by_choices": [

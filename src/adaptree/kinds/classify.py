@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from adaptree.tasks.record import Record
 
 TWO_LABELS = frozenset({"f1", "precision", "recall"})
+"""Metrics of the second of two labels."""
 MOST_NUMERIC_LABELS = 50
 """More distinct numbers than this are a quantity, not classes."""
 

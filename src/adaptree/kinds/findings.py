@@ -1,4 +1,4 @@
-"""What a card tells of a task beyond its scores: where it goes wrong, label by label, how sure it is.
+"""What a card shows of a task beside its scores: mistakes, scores by label, calibration.
 
 `Kind.findings` makes plain JSON of a task's predictions, small enough for its record; `Kind.sections` turns that into
 the sections of a card, as data. This file has what several kinds share.
@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 Found = dict[str, Any]
 
 CUT = 200
-"""Characters of a text."""
+"""The most characters of a text that are kept; of a label, CUT_LABEL."""
 CUT_LABEL = 60
 MOST_LABELS = 50
 MOST_WRONG = 10
@@ -29,9 +29,9 @@ MOST_RIGHT = 5
 MOST_POINTS = 500
 BINS = 10
 IN_FULL = 10
-"""Labels up to which a confusion matrix is a table too."""
+"""The most labels with which a confusion matrix is a table too."""
 DIGITS = 6
-"""Of a number that is kept."""
+"""Significant digits of a number that is kept."""
 
 
 @dataclass(frozen=True)
@@ -203,13 +203,13 @@ def mistakes(
 def examples_table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], scores: Sequence[str] = ()) -> Table:
     """Return predictions beside their texts."""
     cells = [
-        ([row[key] for key in ("text", "pair") if key in row], *(_held(row.get(key)) for key in columns))
+        ([row[key] for key in ("text", "pair") if key in row], *(_or_none(row.get(key)) for key in columns))
         for row in rows
     ]
     return Table(("text", *columns.values()), cells, scores)
 
 
-def _held(value: Any) -> Any:
+def _or_none(value: Any) -> Any:
     return value.strip() or "none" if isinstance(value, str) else value
 
 
@@ -226,25 +226,25 @@ def most_frequent(counts: Array) -> Array:
 
 
 def largest(misses: Array) -> list[int]:
-    """Return the rows that are missed most, what is no number first."""
+    """Return the examples with the largest misses, those that are NaN first."""
     sized = np.nan_to_num(misses, nan=np.inf, posinf=np.inf)
     return worst(sized > 0, sized)[:MOST_WRONG]
 
 
 def texts(given: Any) -> Found:
-    """Return a text, or both of a pair."""
+    """Return the text of an input, or both texts of a pair, cut."""
     if isinstance(given, str):
         return {"text": cut(given)}
     return {"text": cut(given[0]), "pair": cut(given[1])}
 
 
 def joined(labels: Iterable[Any]) -> str:
-    """Return labels in one line."""
+    """Return labels on one line, cut."""
     return cut(", ".join(map(str, labels)))
 
 
 def name(text: object) -> str:
-    """Return a label or word, cut."""
+    """Return a label or a word of at most CUT_LABEL characters."""
     return cut(text, CUT_LABEL)
 
 
@@ -255,7 +255,7 @@ def cut(text: object, most: int = CUT) -> str:
 
 
 def as_json(value: Any) -> Any:
-    """Return a value with numbers of few digits, and None for those that are not finite."""
+    """Return a JSON value with numbers rounded to DIGITS digits; None for those that are not finite."""
     if isinstance(value, Mapping):
         return {key: as_json(item) for key, item in value.items()}
     if isinstance(value, list):

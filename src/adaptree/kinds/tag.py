@@ -243,7 +243,7 @@ class Owned(NamedTuple):
 
 @dataclass(frozen=True)
 class Entity:
-    """Words that are something together: which ones, and of a text which characters (`end` is behind the last)."""
+    """A labelled run of words, `first` to `last`, and its characters in a text, from `start` to before `end`."""
 
     label: str
     text: str
@@ -257,7 +257,7 @@ class Entity:
 
 @dataclass(frozen=True)
 class TagPrediction:
-    """The tags of an input's words, and the entities that they spell."""
+    """The tags of an input's words, and the entities that the tags describe."""
 
     tags: list[str | None]
     tokens: list[str]
@@ -521,7 +521,7 @@ def _words(example: Example) -> int:
 
 
 def _spaced(encoder: Encoder) -> bool:
-    """Return whether the tokenizer tells a word inside a sentence from the same word alone by the space before it."""
+    """Return whether the tokenizer encodes a word differently after a space."""
     alone, after, both = (pieces.ids.tolist() for pieces in encoder.pieces(["a", " a", "a a"]))
     return bool(both != alone + alone and both == alone + after)
 
@@ -554,7 +554,7 @@ def _pieces(encoder: Encoder, inputs: Iterable[Iterable[str]], room: int) -> dic
 
 
 def _given(item: Any, record: Record) -> Any:
-    """Return what a user asks about, in the form that a file's rows have."""
+    """Return one input of a user as `TagForm.input` returns that of a row."""
     given = {"tokens": item, "text": None, "offsets": None}
     if isinstance(item, str):
         given = words_of(item)

@@ -56,7 +56,7 @@ class Tfidf(Method):
         return {"tfidf.words": torch.from_numpy(words.copy()), **v}
 
     def logits(self, v: Params, texts: Sequence[Any]) -> Tensor:
-        """(texts, labels)"""
+        """Return the scores of texts, (texts, labels)."""
         import torch
 
         from adaptree.core.bag import Bag
