@@ -244,18 +244,19 @@ class Choose(Kind):
         return found
 
     def score(self, targets: Any, answers: Any) -> dict[str, float]:
-        return {"accuracy": metrics.classification(_right(targets, answers), _ones(targets), (0, 1))["accuracy"]}
+        right = _right(targets, answers)
+        return {"accuracy": metrics.classification(right, np.ones_like(right), 2)["accuracy"]}
 
     def intervals(self, targets: Any, answers: Any) -> Mapping[str, tuple[float, float]]:
-        found = metrics.classification_intervals(_right(targets, answers), _ones(targets), (0, 1))
-        return {"accuracy": found["accuracy"]}
+        right = _right(targets, answers)
+        return {"accuracy": metrics.classification_intervals(right, np.ones_like(right), 2)["accuracy"]}
 
     def inputs(self, inputs: Any, record: Record) -> list[Any]:
         found = []
         for item in [inputs] if isinstance(inputs, Mapping) else inputs:
             if isinstance(item, tuple) and len(item) == 2:
                 item = {"text": item[0], "choices": item[1]}
-            if not isinstance(item, Mapping) or not isinstance(item.get("text"), str) or not _choices(item):
+            if not isinstance(item, Mapping) or not isinstance(item.get("text"), str) or not _has_choices(item):
                 raise UsageError(
                     f"the task '{record.name}' takes a text and its choices, not {item!r:.60}.",
                     hint='Give {"text": "…", "choices": ["…", "…"]}.',
@@ -319,14 +320,11 @@ class Choose(Kind):
         ]
 
 
-def _choices(item: Mapping[str, Any]) -> bool:
+def _has_choices(item: Mapping[str, Any]) -> bool:
     found = item.get("choices")
     return isinstance(found, list | tuple) and len(found) > 1 and all(isinstance(choice, str) for choice in found)
 
 
 def _right(targets: Any, answers: Any) -> np.ndarray[Any, Any]:
+    """Return 1 where an answer is right, 0 where not: accuracy is how often that is 1, whatever the choices."""
     return np.array([int(a == b) for a, b in zip(targets, answers, strict=True)], dtype=np.int64)
-
-
-def _ones(targets: Any) -> np.ndarray[Any, Any]:
-    return np.ones(len(targets), dtype=np.int64)

@@ -101,9 +101,9 @@ class Classify(Windowed):
     def intervals(self, targets: Any, answers: Any) -> Mapping[str, tuple[float, float]]:
         return metrics.classification_intervals(targets, answers, self._with_unknown(targets))
 
-    def _with_unknown(self, targets: Any) -> Sequence[int]:
-        """Return the labels' positions; one more, never right, where a file has labels that the task does not know."""
-        return range(len(self.labels) + bool(len(targets) and np.max(targets) >= len(self.labels)))
+    def _with_unknown(self, targets: Any) -> int:
+        """Return the number of labels; one more, never right, where a file has labels that the task does not know."""
+        return len(self.labels) + bool(len(targets) and np.max(targets) >= len(self.labels))
 
     def extra(self) -> dict[str, Any]:
         return {"windows": True} if self.windows else {}
