@@ -403,7 +403,8 @@ class Tag(Kind):
 
     def findings(self, on: Evaluated) -> dict[str, Any]:
         counted = iob.by_label(on.targets, on.answers, plain=self.plain)
-        most = sorted(counted, key=lambda label: (-counted[label]["gold"], label))[: findings.MOST_LABELS]
+        most = sorted(counted, key=lambda label: (-counted[label][iob.GOLD], label))[: findings.MOST_LABELS]
+        counts = np.array([counted[label] for label in sorted(most)], dtype=np.int64).reshape(-1, 3)
         missed, wrong = [], []
         for target, answer in zip(on.targets, on.answers, strict=True):
             right, found = entities_of(target, self.plain), entities_of(answer, self.plain)
@@ -419,7 +420,7 @@ class Tag(Kind):
         bad = findings.worst(errors > 0, errors)
         return {
             "labels": len(counted),
-            "by_label": [{"label": findings.name(label), **counted[label]} for label in sorted(most)],
+            "by_label": findings.by_label(sorted(most), *counts.T),
             "wrong": len(bad),
             "mistakes": [row(i) for i in bad[: findings.MOST_WRONG]],
         }
