@@ -91,7 +91,7 @@ class Diverged(TrainingError):
 
 
 def near(name: str, choices: Iterable[str]) -> str:
-    """'Did you mean …?' for a mistyped name, or the empty string when nothing is close."""
+    """Return "Did you mean '…'?" for a mistyped name, or '' when no choice is close."""
     by_fold = {choice.casefold(): choice for choice in choices}
     hits = difflib.get_close_matches(name.casefold(), by_fold, n=1, cutoff=0.6)
     return f"Did you mean '{by_fold[hits[0]]}'?" if hits else ""

@@ -107,18 +107,6 @@ def test_delta_is_put_on_a_weight_which_stays_as_it_is() -> None:
     assert torch.equal(values.grad, towards.flatten()[at])
 
 
-def test_two_deltas_add_up_and_one_taken_from_itself_is_nothing() -> None:
-    weight = torch.zeros(50)
-    first = some(50, 0.3, 1), torch.randn(15)
-    second = some(50, 0.3, 2), torch.randn(15)
-    at, values = sparse.add(first, second)
-    assert 15 < len(at) < 30, "they meet somewhere, but not everywhere"
-    assert torch.equal(at, torch.unique(at))
-    torch.testing.assert_close(sparse.put(weight, at, values), sparse.put(sparse.put(weight, *first), *second))
-    assert torch.equal(torch.cat(sparse.add(first, second)), torch.cat(sparse.add(second, first)))
-    assert not sparse.add(first, (first[0], -first[1]))[1].any()
-
-
 def written_gate(alpha: float, u: float) -> float:
     """Guo et al. 2021, §3.1, with l = -1.5 and r = 1.5."""
     s = 1 / (1 + math.exp(-(math.log(u) - math.log(1 - u) + alpha)))

@@ -156,7 +156,7 @@ def test_a_language_adapter_learns_its_words_and_fills_them_in(base: Any, tmp_pa
     assert low <= scores["metrics"]["test"]["perplexity"] <= high
 
 
-def test_training_is_the_same_again_and_without_a_trunk(base: Any) -> None:
+def test_training_is_the_same_again_and_without_an_activation_cache(base: Any) -> None:
     notes: list[str] = []
 
     def run(**options: Any) -> dict[str, torch.Tensor]:
@@ -169,7 +169,7 @@ def test_training_is_the_same_again_and_without_a_trunk(base: Any) -> None:
     first, again, other = run(), run(), run(seed=1)
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert any(not torch.equal(first[name], other[name]) for name in first)
-    assert any("draws its inputs anew" in note for note in notes)
+    assert any("samples its inputs anew" in note for note in notes)
 
 
 def test_a_base_without_a_mask_token_is_refused(tmp_path: Path) -> None:

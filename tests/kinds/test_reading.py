@@ -155,8 +155,8 @@ def test_the_same_input_stays_on_one_side_of_a_split() -> None:
             {"label": "joy,fear"},
             "'much' in column 'joy' is not a finite",
         ),
-        (PLAIN, {"kind": "choose"}, "has not what kind choose needs"),
-        (PLAIN, {"kind": "answer"}, "has not what kind answer needs"),
+        (PLAIN, {"kind": "choose"}, "lacks what kind choose needs"),
+        (PLAIN, {"kind": "answer"}, "lacks what kind answer needs"),
         (FLAGS, {"label": "toxic,none"}, "no column 'none'"),
     ],
 )

@@ -93,12 +93,9 @@ def test_plain_tags_are_scored_by_word_and_outside_does_not_count() -> None:
     assert found == pytest.approx({"f1": 0.4, "precision": 0.5, "recall": 1 / 3, "accuracy": 0.5})
 
 
-def test_every_label_has_its_scores_and_counts() -> None:
+def test_every_label_has_its_counts() -> None:
     found = iob.by_label([["B-A", "O", "B-B"], ["B-B", "I-B"]], [["B-A", "B-C", "B-B"], ["B-B", "O"]])
-    assert list(found) == ["A", "B", "C"]
-    assert found["A"] == {"f1": 1.0, "precision": 1.0, "recall": 1.0, "gold": 1, "predicted": 1, "right": 1}
-    assert found["B"] == {"f1": 0.5, "precision": 0.5, "recall": 0.5, "gold": 2, "predicted": 2, "right": 1}
-    assert found["C"] == {"f1": 0.0, "precision": 0.0, "recall": 0.0, "gold": 0, "predicted": 1, "right": 0}
+    assert list(found.items()) == [("A", [1, 1, 1]), ("B", [1, 2, 2]), ("C", [0, 1, 0])], "right, predicted, gold"
 
 
 @given(PAIRS)
@@ -106,7 +103,7 @@ def test_the_labels_counts_add_up_to_the_whole(pairs: list[tuple[list[str], list
     targets, answers = [gold for gold, _ in pairs], [answer for _, answer in pairs]
     whole = iob.statistics(targets, answers).sum(0)
     parts = iob.by_label(targets, answers).values()
-    assert [sum(part[key] for part in parts) for key in ("right", "predicted", "gold")] == whole[:3].tolist()
+    assert [sum(part[which] for part in parts) for which in range(3)] == whole[:3].tolist()
 
 
 def test_nothing_to_score_is_zero_and_unequal_lengths_are_refused() -> None:

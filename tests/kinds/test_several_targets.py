@@ -10,7 +10,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from adaptree.kinds.joint import Joint
 from sklearn import metrics as reference
 from tests.bases import FILLER, WORDS, tiny_base
 
@@ -21,6 +20,7 @@ from adaptree.errors import UsageError
 from adaptree.kinds.multilabel import Multilabel
 from adaptree.kinds.multioutput import Multioutput
 from adaptree.tasks.task import Record
+from adaptree.training.multitask import MultiTaskKind
 
 NAMES = sorted(WORDS)
 
@@ -188,6 +188,6 @@ def test_what_was_chosen_on_validation_comes_back_from_its_state() -> None:
     kind = Multilabel(("x", "y"), threshold=0.3)
     fresh = Multilabel(("x", "y"))
     assert fresh.with_state(json.loads(json.dumps(kind.state()))) == kind
-    joint = Joint((kind, Multioutput(("a",), (0.0,), (1.0,))), ("one", "two"), ("f1", "pearson"))
-    anew = Joint((fresh, joint.kinds[1]), joint.names, joint.judged)
+    joint = MultiTaskKind((kind, Multioutput(("a",), (0.0,), (1.0,))), ("one", "two"), ("f1", "pearson"))
+    anew = MultiTaskKind((fresh, joint.kinds[1]), joint.names, joint.judged)
     assert anew.with_state(json.loads(json.dumps(joint.state()))) == joint

@@ -262,19 +262,6 @@ def test_attach_refuses_to_train_two_stages_and_takes_a_finished_task(case: str)
     assert all(torch.equal(p, before[name]) and p.grad is None for name, p in model.named_parameters())
 
 
-def test_two_tasks_add_up_over_one_base() -> None:
-    model = tiny.model("bert")
-    sites, frozen = find(model), dict(model.named_parameters())
-    one, two = finished(model, LotteryTicket(density=0.02)), finished(model, LotteryTicket(density=0.05, layers="1"))
-    pairs = [(sparse.decode(t.weights["sparse.positions"]), t.weights["sparse.values"]) for t in (one, two)]
-    at, values = sparse.add(*pairs)
-    both = LotteryTicket().weights(sites, frozen, {"sparse.positions": sparse.encode(at), "sparse.values": values})
-    first = LotteryTicket().weights(sites, frozen, one.weights)
-    after = LotteryTicket().weights(sites, {**frozen, **first}, two.weights)
-    for name in {**first, **after}:
-        torch.testing.assert_close(both[name], after.get(name, first.get(name)))
-
-
 def test_positions_of_another_base_are_refused() -> None:
     model = tiny.model("bert")
     v = {"sparse.positions": sparse.encode(torch.tensor([10**9])), "sparse.values": torch.ones(1)}

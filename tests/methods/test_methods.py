@@ -259,4 +259,4 @@ def test_an_earlier_name_of_a_method_is_read_and_the_new_one_written(spelling: s
 
 def test_the_earlier_name_in_front_of_brackets_is_a_composition_and_says_what_to_write() -> None:
     with pytest.raises(CompositionError, match=r"The method is spelled parallel_adapter\(size=…\)"):
-        parents.ground("parallel(size=8)", None, None)
+        parents.find_parents("parallel(size=8)", None, None)

@@ -28,7 +28,7 @@ class Bag:
     ngrams: int
 
     def scores(self, texts: Sequence[Text]) -> NDArray[np.float64]:
-        """(texts, classes)"""
+        """Return the scores of texts, (texts, classes)."""
         vectoriser = _vectoriser(self.ngrams, vocabulary=self.words)
         vectoriser.idf_ = self.idf
         return np.asarray(vectoriser.transform(map(_joined, texts)) @ self.coefficients.T + self.intercept)

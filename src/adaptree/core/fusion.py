@@ -26,7 +26,7 @@ def init(d: int, *, std: float, generator: torch.Generator | None, dtype: torch.
 
 
 def weights(h: Tensor, z: Tensor, p: Mapping[str, Tensor], counts: Sequence[int] = ()) -> Tensor:
-    """(B, T, N): how much each adapter counts for each token; by `counts` one is there several times, or not at all.
+    """Return (B, T, N), how much each adapter counts for each token; `counts`: how often each is present.
 
     (h Q) · (z_n K) is computed as (h Q Kᵀ) · z_n, once for all n. An adapter that is there c times has c e^s of the
     softmax's sum, which is e^(s + log c).

@@ -62,13 +62,6 @@ def put(weight: Tensor, at: Tensor, values: Tensor) -> Tensor:
     return flat.index_put((at,), (flat[at] + values).to(weight.dtype)).view_as(weight)
 
 
-def add(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the sum of two δs: the positions of both, with the values added where they meet."""
-    at, where = torch.unique(torch.cat([first[0], second[0]]), return_inverse=True)
-    values = torch.cat([first[1], second[1]])
-    return at, torch.zeros(len(at), dtype=values.dtype, device=values.device).index_add(0, where, values)
-
-
 def gate(alpha: Tensor, noise: Tensor | None = None) -> Tensor:
     """z = min(1, max(0, s·(r − l) + l)), s = σ(log u − log(1 − u) + α) (Guo et al., §3.1); without noise u = ½."""
     logits = alpha if noise is None else alpha + noise

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptree.data.dataset import Dataset
-from adaptree.data.events import Listener
+from adaptree.data.events import Listener, note
 from adaptree.data.split import among, overlap, split
 from adaptree.errors import DataError
 
@@ -146,16 +146,17 @@ def check(
     )
 
 
-def tell(dataset: Dataset, other: Dataset | None, tester: Dataset | None, on_event: Listener) -> None:
-    """Send notes on overlapping parts and left-out rows, before training starts."""
-    for part, of in (("validation", other), ("test", tester)):
-        if of is not None and (shared := overlap(dataset, of)):
-            text = f"{shared:,} of the {len(of):,} {part} texts are in the training data too."
-            on_event({"event": "note", "text": text})
-    for of in (t for t in (dataset, other, tester) if t is not None):
-        for what, count in of.left_out.items():
+def send_notes(train: Dataset, validation: Dataset | None, test: Dataset | None, on_event: Listener) -> None:
+    """Send notes on texts that validation or test share with the training data, and on rows that are left out."""
+    parts = {"validation": validation, "test": test}
+    others = {part: dataset for part, dataset in parts.items() if dataset is not None}
+    for part, dataset in others.items():
+        if shared := overlap(train, dataset):
+            note(on_event, f"{shared:,} of the {len(dataset):,} {part} texts are in the training data too.")
+    for dataset in (train, *others.values()):
+        for why, count in dataset.left_out.items():
             if count:
-                on_event({"event": "note", "text": f"{of.name}: {count:,} rows {what} are left out."})
+                note(on_event, f"{dataset.name}: {count:,} rows {why} are left out.")
 
 
 def _balance(dataset: Dataset) -> tuple[Share, ...]:

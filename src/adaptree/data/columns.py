@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
+from adaptree.data.cells import is_absent
 from adaptree.errors import DataError, near
 
 TEXTS = (
@@ -37,15 +38,6 @@ class Columns:
     pair: str | None = None
     label: str | None = None
 
-    def keys(self) -> tuple[str, ...]:
-        return ("text", "pair", "label")
-
-    def __getitem__(self, key: str) -> str | None:
-        return getattr(self, key)  # type: ignore[no-any-return]
-
-    def get(self, key: str) -> str | None:
-        return getattr(self, key, None)
-
 
 def guess(
     names: Sequence[str],
@@ -58,9 +50,8 @@ def guess(
 ) -> Columns:
     """Return the columns that the user names, and for the others those whose names or contents fit."""
     chosen = [name for name in (text, pair, label) if name is not None]
+    must_have(names, chosen)
     for name in chosen:
-        if name not in names:
-            raise DataError(f"no column '{name}'; the columns are {_listed(names)}.", hint=near(name, names))
         if chosen.count(name) > 1:
             raise DataError(f"column '{name}' cannot be used twice.", hint="--text, --text-pair and --label differ.")
     seen = {name: _Contents(name, [row.get(name) for row in sample_rows]) for name in names}
@@ -69,9 +60,9 @@ def guess(
     if text is None and pair is None:
         text, pair = _known_pair(wordy)
     if text is None:
-        text = _known(TEXTS, wordy)
+        text = find_column(TEXTS, wordy)
     if label is None:
-        label = _known(LABELS, [name for name in free if name not in (text, pair)])
+        label = find_column(LABELS, [name for name in free if name not in (text, pair)])
     if text is None:
         text = _longest([seen[name] for name in wordy if name not in (pair, label)])
     if text is None:
@@ -84,14 +75,43 @@ def guess(
 _SAY = "Say it: --text COL --label COL"
 
 
+def must_have(names: Sequence[str], wanted: Iterable[str | None]) -> None:
+    """Raise DataError, with a near name, for the first wanted column that is not among `names`; None is no column."""
+    for name in wanted:
+        if name is not None and name not in names:
+            raise DataError(f"no column '{name}'; the columns are {listed(names)}.", hint=near(name, names))
+
+
+def find_column(known: Iterable[str], names: Sequence[str]) -> str | None:
+    """Return the column whose plain name comes first in `known`; None where no column has such a name."""
+    by_plain = {plain_name(name): name for name in reversed(names)}
+    return next((by_plain[name] for name in known if name in by_plain), None)
+
+
+def split_names(label: str | None, names: Sequence[str]) -> list[str]:
+    """Return the columns that --label COL,COL names; [] where it names one column or none."""
+    several = [name.strip() for name in label.split(",")] if label and label not in names else []
+    return several if len(several) > 1 else []
+
+
+def plain_name(name: str) -> str:
+    """Return a column's name in lower case, with '_' for spaces and hyphens."""
+    return re.sub(r"[\s-]+", "_", name.strip().casefold())
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first names in quotes, for a message."""
+    return ", ".join(f"'{name[:60]}'" for name in names[:20]) + (", …" if len(names) > 20 else "")
+
+
 class _Contents:
     """What is known of a column from a sample of its values."""
 
     def __init__(self, name: str, values: list[Any]) -> None:
-        present = [value for value in values if not _absent(value)]
+        present = [value for value in values if not is_absent(value) and str(value).strip()]
         strings = [value for value in present if isinstance(value, str)]
         self.name = name
-        self.aside = ASIDE.fullmatch(_plain(name)) is not None
+        self.aside = ASIDE.fullmatch(plain_name(name)) is not None
         self.filled = bool(present) or not values
         self.wordy = not values or any(not _is_number(value) for value in strings)
         self.length = sum(map(len, strings)) / max(len(strings), 1)
@@ -103,12 +123,6 @@ class _Contents:
         self.like_label = bool(present) and ((short and few) or (numbers and len(self.distinct) > 1))
 
 
-def _absent(value: Any) -> bool:
-    return (
-        value is None or (isinstance(value, str) and not value.strip()) or (isinstance(value, float) and value != value)
-    )
-
-
 def _is_number(value: Any) -> bool:
     try:
         float(value)
@@ -117,17 +131,8 @@ def _is_number(value: Any) -> bool:
     return True
 
 
-def _plain(name: str) -> str:
-    return re.sub(r"[\s-]+", "_", name.strip().casefold())
-
-
-def _known(order: Sequence[str], names: Sequence[str]) -> str | None:
-    by_plain = {_plain(name): name for name in reversed(names)}
-    return next((by_plain[name] for name in order if name in by_plain), None)
-
-
 def _known_pair(names: Sequence[str]) -> tuple[str, str] | tuple[None, None]:
-    by_plain = {_plain(name): name for name in reversed(names)}
+    by_plain = {plain_name(name): name for name in reversed(names)}
     for first, second in PAIRS:
         if first in by_plain and second in by_plain:
             return by_plain[first], by_plain[second]
@@ -144,21 +149,17 @@ def _label_by_content(candidates: Sequence[_Contents], names: Sequence[str]) -> 
     likely = [c for c in candidates if c.like_label]
     likely = [c for c in likely if not c.aside] or likely
     if len(likely) > 1:
-        several = _listed([c.name for c in likely])
+        several = listed([c.name for c in likely])
         raise DataError(f"cannot tell which column holds the label: {several} could all be.", hint=_SAY)
     if not likely:
         raise DataError(f"cannot tell which column holds the label; {_there_are(names)}.", hint=_SAY)
     if likely[0].name in likely[0].distinct:
         raise DataError(
-            f"the first line looks like data, not like column names ({_listed(names)}).",
+            f"the first line looks like data, not like column names ({listed(names)}).",
             hint="Add a line with column names on top, such as: text,label",
         )
     return likely[0].name
 
 
 def _there_are(names: Sequence[str]) -> str:
-    return f"the columns are {_listed(names)}" if len(names) > 1 else f"the only column is {_listed(names)}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f"'{name[:60]}'" for name in names[:20]) + (", …" if len(names) > 20 else "")
+    return f"the columns are {listed(names)}" if len(names) > 1 else f"the only column is {listed(names)}"

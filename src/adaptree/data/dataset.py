@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptree.data.buffer import Buffer
-from adaptree.data.form import Form, listed
+from adaptree.data.columns import listed
+from adaptree.data.form import Form
 from adaptree.data.read import Row
 from adaptree.data.target_column import TargetColumn
 from adaptree.errors import DataError
@@ -27,10 +28,10 @@ TEXT, LABEL = "without text", "without label"
 
 @dataclass(frozen=True)
 class Schema:
-    """What a validation or test file must look like."""
+    """The kind, columns and labels that a validation or test file must have."""
 
     name: str
-    """Whose schema it is, for messages."""
+    """The file or task that the schema is of, for messages."""
     kind: str
     columns: Mapping[str, Any]
     labels: tuple[Any, ...] = ()
@@ -42,7 +43,7 @@ class Schema:
 
 
 class Target(Protocol):
-    """A kind of task, as far as a dataset asks it about its targets."""
+    """What a dataset needs to know about a kind of task."""
 
     name: str
     numeric: bool
@@ -92,7 +93,7 @@ class Dataset:
 
     @property
     def schema(self) -> Schema:
-        """What a second file must look like."""
+        """The kind, columns and labels that a second file must have."""
         return Schema(self.name, self.kind, self.columns, self.labels)
 
     @property

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Text = str | tuple[str, str]
 AT_ONCE = 100_000
-"""Characters of a text that are cut into pieces at once."""
+"""The most characters that are tokenized at once."""
 
 
 class Encoding(NamedTuple):
@@ -26,7 +26,7 @@ class Encoding(NamedTuple):
     types: np.ndarray[Any, Any] | None
     truncated: bool
     at: Any = None
-    """Where in its input it lies, as the kind of task that made it wants to know."""
+    """Where in its input the row lies, in whatever form the kind of task needs."""
 
 
 class Pieces(NamedTuple):
@@ -107,7 +107,7 @@ class Encoder:
 
     @property
     def unknown_id(self) -> int:
-        """The piece that stands for what has none of its own; -1 where everything has."""
+        """The id of the unknown token; -1 where the tokenizer has none."""
         word = getattr(self._tokenizer.model, "unk_token", None)
         found = self._tokenizer.token_to_id(word) if word else None
         return -1 if found is None else int(found)
@@ -139,7 +139,7 @@ class Encoder:
                 return Pieces(*(np.concatenate([part[i] for part in parts]) for i in (0, 1)))
 
     def frame(self, *, pair: bool) -> Frame:
-        """Return the special tokens that this tokenizer puts around one text or two, as it does around a letter."""
+        """Return the special tokens that this tokenizer puts around one text or two, found by encoding a letter."""
         if pair not in self._frames:
             with self._setting:
                 self._tokenizer.no_truncation()
@@ -187,7 +187,10 @@ class Encoder:
         for name in ("[MASK]", "<mask>"):
             if (found := self._tokenizer.token_to_id(name)) is not None:
                 return int(found)
-        raise BaseError("this base's tokenizer has no mask token, so no words can be hidden.", hint="Choose a BERT.")
+        raise BaseError(
+            "this base's tokenizer has no mask token, so no words can be hidden.",
+            hint="Choose a base that was pretrained with masks, such as a BERT.",
+        )
 
     def words(self) -> tuple[str, ...]:
         """Return the spelling of every token, by its id."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
-from adaptree.data.columns import guess
+from adaptree.data.cells import as_text
+from adaptree.data.columns import guess, listed
 from adaptree.errors import DataError, near
 
 if TYPE_CHECKING:
@@ -25,7 +23,7 @@ class Form(ABC):
     """The form of one file. Inputs and targets are JSON values: they are kept as bytes, and parsed when needed."""
 
     needs: ClassVar[str] = ""
-    """What a file must have, for the error that refuses another."""
+    """What a file must have, for the error where it does not."""
     input_columns: ClassVar[tuple[str, ...]] = ("text",)
     """Keys of `columns` that an input is made of; --text and --text-pair name the first two."""
     empty: ClassVar[Any] = None
@@ -72,19 +70,19 @@ class Form(ABC):
 
     @abstractmethod
     def target(self, row: Row, given: Any, number: int, name: str) -> Any | None:
-        """Return what is right for the row's input, None when the row does not say."""
+        """Return the target of the row's input `given`; None when the row has none."""
 
     @abstractmethod
     def text(self, given: Any) -> str | tuple[str, str]:
         """Return an input as plain text, or as a pair."""
 
     def key(self, given: Any) -> str:
-        """Return what makes two inputs the same: such examples stay on one side of a split."""
+        """Return a key that is equal for inputs that count as the same; those stay on one side of a split."""
         text = self.text(given)
         return " ".join((text if isinstance(text, str) else "\0".join(text)).split())
 
     def labels(self, target: Any) -> Iterable[str]:
-        """Return the labels in a target, for kinds that have some."""
+        """Return the labels in a target; () for kinds without labels."""
         return ()
 
     def pack(self, given: Any, target: Any) -> tuple[bytes, ...]:
@@ -118,7 +116,7 @@ class Form(ABC):
 
 @dataclass(frozen=True)
 class TextForm(Form):
-    """Inputs are one text, or the two of a pair; what the targets are is for a subclass to say."""
+    """Inputs are one text, or the two of a pair; subclasses read the targets."""
 
     input_columns: ClassVar[tuple[str, ...]] = ("text", "pair")
 
@@ -191,25 +189,6 @@ class LabelForm(TextForm):
         first, second = (given, "") if isinstance(given, str) else given
         # half a surrogate pair, which JSON can hold, is no text
         return first.encode(errors="replace"), second.encode(errors="replace"), target.encode(errors="replace")
-
-
-def as_text(value: Any, number: int, column: str, name: str = "the data") -> str:
-    """Return a cell as a text, "" where it is absent; raise DataError for lists and the like."""
-    if isinstance(value, str):
-        return value
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return ""
-    if isinstance(value, int | float | np.generic):
-        return str(value)
-    raise DataError(
-        f"row {number} of '{name}': column '{column}' holds a {type(value).__name__}, not a text.",
-        hint="Choose another column with --text COL.",
-    )
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return the first names in quotes, for a message."""
-    return ", ".join(f"'{name[:60]}'" for name in names[:20])
 
 
 def _json(value: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""Rows of what is in memory already, or in the hands of another library: frames, and Hugging Face datasets."""
+"""Rows of data that another library holds: pandas and polars frames, Hugging Face datasets."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ CHUNK = 4096
 
 def rows_of(source: Any) -> Iterable[Any]:
     """Return the rows of a pandas or polars frame or of a dataset; any other iterable is taken for rows."""
-    room = type(source).__module__.partition(".")[0]
-    if room == "pandas" and hasattr(source, "iloc") and hasattr(source, "columns"):
+    package = type(source).__module__.partition(".")[0]
+    if package == "pandas" and hasattr(source, "iloc") and hasattr(source, "columns"):
         return _pandas(source)
-    if room == "polars":
+    if package == "polars":
         frame = source.collect() if hasattr(source, "collect") else source
         return frame.iter_rows(named=True)  # type: ignore[no-any-return]
-    if room == "datasets":
+    if package == "datasets":
         return _dataset(source)
     if isinstance(source, Mapping):
         raise DataError("the data is one dict, not rows.", hint='Give a list of rows: [{"text": "…", "label": "…"}].')
@@ -68,6 +68,7 @@ def is_saved(path: Path) -> bool:
 
 
 def from_folder(path: Path) -> Iterator[dict[str, Any]]:
+    """Return the rows of a dataset that was saved with `save_to_disk`."""
     library = _library(f"reading the saved dataset '{path.name}'")
     try:
         found = library.load_from_disk(str(path))

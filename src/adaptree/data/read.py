@@ -143,7 +143,10 @@ def _open_text(path: Path, encoding: str, newline: str | None = None) -> IO[str]
 
 
 def _undecodable(path: Path, encoding: str) -> DataError:
-    """Reads again, for the text layer knows the bad byte's place only within its own buffer."""
+    """Return the error for a file in another encoding, with the first bad byte.
+
+    The file is read again: the text layer knows the byte's place only within its own buffer.
+    """
     decoder = codecs.getincrementaldecoder(encoding)()
     offset = lines = 0
     where, start = "", b""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import json
-import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,11 +16,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
+from adaptree.data.cells import as_flag, as_list, as_text, is_absent
+from adaptree.data.columns import find_column, must_have
 from adaptree.data.encode import Encoder
-from adaptree.data.form import Form, Row, listed
-from adaptree.errors import DataError, UsageError, near
-from adaptree.kinds import findings as tell
-from adaptree.kinds import squad
+from adaptree.data.form import Form, Row
+from adaptree.errors import DataError, UsageError
+from adaptree.kinds import findings, squad
 from adaptree.kinds.findings import Evaluated, Section, Table
 from adaptree.kinds.kind import Example, Kind, Out, by_example
 
@@ -60,14 +60,16 @@ class AnswerForm(Form):
 
     @classmethod
     def guess(cls, names: Sequence[str], sample: Sequence[Row], columns: Mapping[str, str | None]) -> Form | None:
-        parts = {part: _column(part, names, columns.get(NAMED.get(part, ""))) for part in NAMES}
+        must_have(names, columns.values())
+        parts = {part: columns.get(NAMED.get(part, "")) or find_column(NAMES[part], names) for part in NAMES}
         if not (parts["question"] and parts["context"] and parts["answers"]) or not cls(parts, "")._fits(sample):
             return None
         of = f"'{parts['question']}' and '{parts['context']}'"
         return cls(parts, f"beside {of} there are answers in '{parts['answers']}' that stand in the contexts")
 
     def input(self, row: Row, number: int, name: str) -> dict[str, str] | None:
-        given = {part: self._text(row, part, number, name) for part in ("question", "context")}
+        names = {part: self.columns.get(part) or part for part in ("question", "context")}
+        given = {part: as_text(row.get(column), number, column, name) for part, column in names.items()}
         return given if any(text.strip() for text in given.values()) else None
 
     def target(self, row: Row, given: Any, number: int, name: str) -> dict[str, Any] | None:
@@ -90,28 +92,14 @@ class AnswerForm(Form):
     def text(self, given: Any) -> str:
         return "\0".join(" ".join(given[part].split()) for part in ("question", "context"))
 
-    def _text(self, row: Row, part: str, number: int, name: str) -> str:
-        column = self.columns.get(part) or part
-        value = row.get(column)
-        if isinstance(value, str):
-            return value
-        if _absent(value):
-            return ""
-        if isinstance(value, list | tuple | dict):
-            raise DataError(
-                f"row {number} of '{name}': column '{column}' holds a {type(value).__name__}, not a text.",
-                hint="Choose other columns with --text COL --text-pair COL.",
-            )
-        return str(value)
-
     def _id(self, row: Row) -> str | None:
         value = row.get(self.columns.get("id") or "")
-        return None if _absent(value) else str(value)
+        return None if is_absent(value) else str(value)
 
     def _stated(self, row: Row, where: str) -> list[tuple[str, int | None]] | None:
-        """Return the row's answers that are not empty, with their starts if given; None where it has no column."""
+        """Return the row's answers that are not empty, with their starts if it has any; None without such a column."""
         column = self.columns.get("answers") or ""
-        if _true(row.get(self.columns.get("impossible") or "")):
+        if as_flag(row.get(self.columns.get("impossible") or "")):
             return []
         if column not in row:
             return None
@@ -164,21 +152,12 @@ def place(context: str, text: str, start: int | None) -> int | None:
     return min(found, key=lambda at: abs(at - start), default=None)
 
 
-def _column(part: str, names: Sequence[str], named: str | None) -> str | None:
-    if named is not None:
-        if named not in names:
-            raise DataError(f"no column '{named}'; the columns are {listed(names)}.", hint=near(named, names))
-        return named
-    by_plain = {re.sub(r"[\s-]+", "_", name.strip().casefold()): name for name in reversed(names)}
-    return next((by_plain[name] for name in NAMES[part] if name in by_plain), None)
-
-
 def _pairs(value: Any, start: Any) -> list[tuple[str, Any]] | None:
-    """Return answers as (text, start or None), from any of the shapes that files have; None where it is none."""
+    """Return answers as (text, start or None), from any of the shapes that files have; None for another value."""
     if isinstance(value, str):
         parsed = _parsed(value)
         return [(value, start)] if parsed is None else _pairs(parsed, start)
-    if _absent(value):
+    if is_absent(value):
         return []
     if isinstance(value, int | float) and not isinstance(value, bool):
         return [(str(value), start)]
@@ -186,24 +165,18 @@ def _pairs(value: Any, start: Any) -> list[tuple[str, Any]] | None:
         texts, starts = value.get("text"), value.get("answer_start", value.get("start"))
         if isinstance(texts, str):
             texts, starts = [texts], starts if isinstance(starts, list) else [starts]
-        texts = _plain(texts)
-        starts = [None] * len(texts) if starts is None and texts is not None else _plain(starts)
+        texts = as_list(texts)
+        starts = [None] * len(texts) if starts is None and texts is not None else as_list(starts)
         if texts is None or starts is None or len(texts) != len(starts) or not all(isinstance(t, str) for t in texts):
             return None
         return list(zip(texts, starts, strict=True))
-    several = _plain(value)
+    several = as_list(value)
     if several is None:
         return None
     if len(several) == 1 and isinstance(several[0], str):
         return [(several[0], start)]
     found = [_pairs(each, None) if isinstance(each, str | Mapping) else None for each in several]
     return None if None in found else [pair for part in found if part for pair in part]
-
-
-def _plain(value: Any) -> list[Any] | None:
-    """Return a list, also where a frame holds an array or a tuple."""
-    value = value.tolist() if hasattr(value, "tolist") else value
-    return list(value) if isinstance(value, list | tuple) else None
 
 
 def _parsed(text: str) -> Any:
@@ -220,9 +193,9 @@ def _parsed(text: str) -> Any:
 
 
 def _whole(start: Any, where: str) -> int | None:
-    """Return a start as a number; one below zero says that there is none."""
+    """Return a start as an int; None where it is absent or below zero."""
     start = start.item() if hasattr(start, "item") else start
-    if _absent(start) or start == "":
+    if is_absent(start) or start == "":
         return None
     try:
         number = float(start)
@@ -242,27 +215,19 @@ def _stands(context: str, text: str, start: int | None) -> bool:
     return re.search(rf"(?<!\w){re.escape(text)}(?!\w)", context) is not None
 
 
-def _true(value: Any) -> bool:
-    return str(value).strip().casefold() in ("true", "1", "1.0", "yes")
-
-
-def _absent(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
-
-
 def _short(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:59]}…"
 
 
 MOST_WINDOWS = 4096
-"""Of one context; what lies behind them, some half a million words at 256 tokens a row, is cut."""
+"""The most windows of one context; text behind them (some half a million words, at 256 tokens a row) is cut."""
 TRAINED_WINDOWS = 4
-"""Of one context in a training step."""
+"""The most windows of one context in a training step."""
 ENCODED_TOGETHER = 256
 FIRST_WORDS = 12
-"""Of questions, that a card has a row for."""
+"""How many first words of questions have a row in a card."""
 CANDIDATES = 200
-"""Answers that are worst by F1, of which a card shows the surest."""
+"""How many answers with the lowest F1 are predicted again, to show the surest of them."""
 
 
 class Passage(NamedTuple):
@@ -311,7 +276,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class AnswerPrediction:
-    """The answer to a question, "" where there is none or the task abstains, and what else it might be."""
+    """The answer to a question, "" where there is none or the task abstains, and the n best candidates."""
 
     answer: str
     score: float
@@ -487,13 +452,13 @@ class Answer(Kind):
             "wrong": int((scores[:, 0] == 0).sum()),
             "mistakes": [
                 {
-                    "text": tell.cut(on.inputs[i]["question"]),
-                    "gold": tell.cut(on.targets[i]["answers"][0]["text"] if on.targets[i]["answers"] else ""),
-                    "predicted": tell.cut(prediction.answer),
+                    "text": findings.cut(on.inputs[i]["question"]),
+                    "gold": findings.cut(on.targets[i]["answers"][0]["text"] if on.targets[i]["answers"] else ""),
+                    "predicted": findings.cut(prediction.answer),
                     "f1": scores[i, 1],
                     "probability": prediction.score,
                 }
-                for i, prediction in worst[: tell.MOST_WRONG]
+                for i, prediction in worst[: findings.MOST_WRONG]
             ],
         }
 
@@ -511,20 +476,20 @@ class Answer(Kind):
         table = Table(("first word", "questions", "exact match", "f1"), rows, ("exact match", "f1"))
         columns = {name: name for name in ("gold", "predicted", "f1", "probability")}
         return [
-            Section("By question", [table] if rows else []),
-            tell.mistakes(
+            Section("By question", [table]),
+            findings.mistakes(
                 found, record, "Those that are farthest off, the surest first", columns, ("f1", "probability")
             ),
         ]
 
     def _choose(self, spans: Sequence[Span], none: Span) -> Span:
-        """Return the best answer; none where there is none or, where that is allowed, it is better by the threshold."""
+        """Return the best span, or `none` where there is no span, or where its score is higher by the threshold."""
         if not spans or (self.impossible and none.score - spans[0].score > self.threshold):
             return none
         return spans[0]
 
     def _read(self, out: Out, examples: Sequence[Example], count: int) -> Iterator[tuple[list[Span], Span]]:
-        """Yield for each input its best answers, and that there is none, with the sums of their logits as scores."""
+        """Yield for each input its best spans and the empty one ("no answer"), scored by the sum of their logits."""
         for example, rows in zip(examples, by_example(out, examples), strict=True):
             found: list[tuple[float, int, int]] = []
             logits = [x.detach().double().cpu().numpy() for x in rows]
@@ -639,5 +604,5 @@ def _given(item: Any, record: Record) -> dict[str, str]:
 
 
 def _first_word(question: str) -> str:
-    words = question[: tell.CUT].split(maxsplit=1)
-    return tell.name(words[0].strip("¿¡\"'«(,.:;?!").casefold()) if words else ""
+    words = question[: findings.CUT].split(maxsplit=1)
+    return findings.name(words[0].strip("¿¡\"'«(,.:;?!").casefold()) if words else ""

@@ -1,4 +1,4 @@
-"""The percentile bootstrap over examples, for every metric of every kind."""
+"""Metrics that are functions of sums over examples, and their intervals by the percentile bootstrap."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ Ratio = Callable[[Floats], dict[str, Floats]]
 
 BUDGET = 2_000_000  # numbers held at once
 DRAWS = 50_000_000  # numbers drawn in all: past 50,000 examples fewer resamples do, since the interval is narrow
+
+
+def score(sums: NDArray[Any], ratio: Ratio) -> dict[str, float]:
+    """Return every metric that is a function of sums over examples: `sums` and `ratio` as in `intervals`."""
+    totals = np.asarray(sums, dtype=np.float64).sum(axis=0, keepdims=True)
+    return {name: float(values[0]) for name, values in ratio(totals).items()}
 
 
 def intervals(
@@ -59,13 +65,14 @@ def resample(
 
 
 def _examples(n: int, resamples: int, rng: np.random.Generator) -> Iterator[Floats]:
+    """Yield how often each of n examples is in each resample, (R, n) at once."""
     for size in _sizes(resamples, n):
         places = rng.integers(0, n, size=(size, n)) + n * np.arange(size)[:, None]
         yield np.bincount(places.ravel(), minlength=size * n).reshape(size, n).astype(np.float64)
 
 
 def _groups(n: int, counts: Floats, resamples: int, rng: np.random.Generator) -> Iterator[Floats]:
-    """The sizes of the groups in a resample are multinomial: no example need be drawn."""
+    """Yield the sizes of the groups in resamples, which are multinomial: no example need be drawn."""
     for size in _sizes(resamples, 4 * len(counts)):
         yield rng.multinomial(n, counts / counts.sum(), size=size).astype(np.float64)
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from adaptree.data.cells import as_list
+from adaptree.data.columns import find_column, must_have
 from adaptree.data.encode import Encoder
-from adaptree.data.form import Form, Row, listed
+from adaptree.data.form import Form, Row
 from adaptree.errors import DataError, UsageError
-from adaptree.kinds import findings as tell
-from adaptree.kinds import metrics
+from adaptree.kinds import findings, metrics
 from adaptree.kinds.findings import Evaluated, Section, Table
 from adaptree.kinds.kind import Example, Kind, Out, by_example
 
@@ -41,21 +42,18 @@ class ChooseForm(Form):
     needs: ClassVar[str] = "A question, its choices (a list, or option1, option2, …), and which is right."
     input_columns: ClassVar[tuple[str, ...]] = ("text", "choices", "choice0", "choice1")
     counted_from: int = 0
-    """What number the first choice has, where the right one is given by number."""
+    """The number of the first choice, where labels are numbers."""
 
     @classmethod
     def guess(cls, names: Sequence[str], sample: Sequence[Row], columns: Mapping[str, str | None]) -> Form | None:
-        for column in columns.values():
-            if column is not None and column not in names:
-                raise DataError(f"no column '{column}'; the columns are {listed(names)}.")
-        plain = {name.strip().casefold().replace(" ", "_"): name for name in reversed(names)}
+        must_have(names, columns.values())
         numbered = [name for name in names if NUMBERED.fullmatch(name.strip())]
-        whole = next((plain[name] for name in CHOICES if name in plain and _lists(plain[name], sample)), None)
+        whole = find_column(CHOICES, [name for name in names if _lists(name, sample)])
         if whole is None and len(numbered) < 2:
             return None
-        taken = {whole} if whole else set(numbered)
-        text = columns.get("text") or next((plain[n] for n in QUESTIONS if n in plain and plain[n] not in taken), None)
-        label = columns.get("label") or next((plain[n] for n in LABELS if n in plain and plain[n] not in taken), None)
+        others = [name for name in names if name not in ([whole] if whole else numbered)]
+        text = columns.get("text") or find_column(QUESTIONS, others)
+        label = columns.get("label") or find_column(LABELS, others)
         if text is None:
             return None
         parts: dict[str, str | None] = {"text": text, "label": label, "choices": whole}
@@ -70,7 +68,7 @@ class ChooseForm(Form):
         return form
 
     def _first(self, sample: Sequence[Row]) -> int:
-        """Return 0 or 1: what the sample's numbers say; where both would do, what columns option1, … suggest."""
+        """Return the number of the first choice, 0 or 1, by the sample's labels; if both fit, by names like option1."""
         numbers = [_number(row.get(str(self.columns["label"]))) for row in sample]
         known = [number for number in numbers if number is not None]
         if 0 in known:
@@ -100,7 +98,7 @@ class ChooseForm(Form):
                 row.get(str(name)) for key, name in self.columns.items() if key.startswith("choice") and name
             ]
         else:
-            values = _as_list(row.get(column))
+            values = _choice_texts(row.get(column))
         if not values or any(value is None for value in values):
             return None
         return [str(value) for value in values]
@@ -133,16 +131,15 @@ class ChooseForm(Form):
 
 
 def _lists(name: str, sample: Sequence[Row]) -> bool:
-    return any(len(_as_list(row.get(name)) or ()) > 1 for row in sample)
+    return any(len(_choice_texts(row.get(name)) or ()) > 1 for row in sample)
 
 
-def _as_list(value: Any) -> list[Any] | None:
+def _choice_texts(value: Any) -> list[Any] | None:
     """Return choices as a list; also {"text": […], "label": […]} and [{"text": …, "label": …}, …], as datasets have."""
     if isinstance(value, Mapping):
         value = value.get("text")
-    if not isinstance(value, list | tuple):
-        return None
-    return [item.get("text") if isinstance(item, Mapping) else item for item in value]
+    found = as_list(value)
+    return None if found is None else [item.get("text") if isinstance(item, Mapping) else item for item in found]
 
 
 def _fits(form: ChooseForm, row: Row) -> bool:
@@ -180,7 +177,7 @@ PLACE = "_"
 
 @dataclass(frozen=True)
 class ChoicePrediction:
-    """The choice, its number from 0, its probability and everyone's."""
+    """The choice, its number from 0, its probability, and those of all choices."""
 
     choice: str | None
     number: int
@@ -247,18 +244,19 @@ class Choose(Kind):
         return found
 
     def score(self, targets: Any, answers: Any) -> dict[str, float]:
-        return {"accuracy": metrics.classification(_right(targets, answers), _ones(targets), (0, 1))["accuracy"]}
+        right = _right(targets, answers)
+        return {"accuracy": metrics.classification(right, np.ones_like(right), 2)["accuracy"]}
 
     def intervals(self, targets: Any, answers: Any) -> Mapping[str, tuple[float, float]]:
-        found = metrics.classification_intervals(_right(targets, answers), _ones(targets), (0, 1))
-        return {"accuracy": found["accuracy"]}
+        right = _right(targets, answers)
+        return {"accuracy": metrics.classification_intervals(right, np.ones_like(right), 2)["accuracy"]}
 
     def inputs(self, inputs: Any, record: Record) -> list[Any]:
         found = []
         for item in [inputs] if isinstance(inputs, Mapping) else inputs:
             if isinstance(item, tuple) and len(item) == 2:
                 item = {"text": item[0], "choices": item[1]}
-            if not isinstance(item, Mapping) or not isinstance(item.get("text"), str) or not _choices(item):
+            if not isinstance(item, Mapping) or not isinstance(item.get("text"), str) or not _has_choices(item):
                 raise UsageError(
                     f"the task '{record.name}' takes a text and its choices, not {item!r:.60}.",
                     hint='Give {"text": "…", "choices": ["…", "…"]}.',
@@ -289,13 +287,16 @@ class Choose(Kind):
         gold, answers = np.asarray(on.targets, dtype=np.int64), np.asarray(on.answers, dtype=np.int64)
         logits = np.split(on.out[:, 0].double().numpy(), np.cumsum(count)[:-1])
         sure = np.array([1 / np.exp(part - part.max()).sum() for part in logits])  # the probability of the highest
-        wrong = np.flatnonzero(gold != answers)
-        wrong = wrong[np.argsort(-sure[wrong], kind="stable")]
+        wrong = findings.worst(gold != answers, sure)
 
         def row(i: int) -> dict[str, Any]:
             given = on.inputs[i]
-            both = {"gold": tell.cut(given["choices"][gold[i]]), "predicted": tell.cut(given["choices"][answers[i]])}
-            return {"text": tell.cut(given["text"]), **both, "probability": sure[i]}
+            return {
+                "text": findings.cut(given["text"]),
+                "gold": findings.cut(given["choices"][gold[i]]),
+                "predicted": findings.cut(given["choices"][answers[i]]),
+                "probability": sure[i],
+            }
 
         return {
             "by_choices": [
@@ -303,7 +304,7 @@ class Choose(Kind):
                 for n in np.unique(count).tolist()
             ],
             "wrong": len(wrong),
-            "mistakes": [row(i) for i in wrong[: tell.MOST_WRONG].tolist()],
+            "mistakes": [row(i) for i in wrong[: findings.MOST_WRONG]],
         }
 
     @classmethod
@@ -314,19 +315,16 @@ class Choose(Kind):
         table = Table(("choices", "rows", "accuracy", "chance"), rows, ("accuracy", "chance"))
         columns = {name: name for name in ("gold", "predicted", "probability")}
         return [
-            Section("By number of choices", [table] if rows else []),
-            tell.mistakes(found, record, "Those that it was surest of", columns, ("probability",)),
+            Section("By number of choices", [table]),
+            findings.mistakes(found, record, "Those that it was surest of", columns, ("probability",)),
         ]
 
 
-def _choices(item: Mapping[str, Any]) -> bool:
+def _has_choices(item: Mapping[str, Any]) -> bool:
     found = item.get("choices")
     return isinstance(found, list | tuple) and len(found) > 1 and all(isinstance(choice, str) for choice in found)
 
 
 def _right(targets: Any, answers: Any) -> np.ndarray[Any, Any]:
+    """Return 1 where an answer is right, 0 where not: accuracy is how often that is 1, whatever the choices."""
     return np.array([int(a == b) for a, b in zip(targets, answers, strict=True)], dtype=np.int64)
-
-
-def _ones(targets: Any) -> np.ndarray[Any, Any]:
-    return np.ones(len(targets), dtype=np.int64)

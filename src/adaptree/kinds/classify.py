@@ -11,8 +11,7 @@ import numpy as np
 from adaptree.data.form import Form, LabelForm
 from adaptree.data.target_column import TargetColumn
 from adaptree.errors import UsageError
-from adaptree.kinds import findings as tell
-from adaptree.kinds import metrics, windows
+from adaptree.kinds import findings, metrics, windows
 from adaptree.kinds.findings import Evaluated, Section
 from adaptree.kinds.kind import Example, Out, Prediction, as_tensor, texts_of
 from adaptree.kinds.windows import Windowed
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from adaptree.tasks.record import Record
 
 TWO_LABELS = frozenset({"f1", "precision", "recall"})
+"""Metrics of the second of two labels."""
 MOST_NUMERIC_LABELS = 50
 """More distinct numbers than this are a quantity, not classes."""
 
@@ -101,9 +101,9 @@ class Classify(Windowed):
     def intervals(self, targets: Any, answers: Any) -> Mapping[str, tuple[float, float]]:
         return metrics.classification_intervals(targets, answers, self._with_unknown(targets))
 
-    def _with_unknown(self, targets: Any) -> Sequence[int]:
-        """Return the labels' positions; one more, never right, where a file has labels that the task does not know."""
-        return range(len(self.labels) + bool(len(targets) and np.max(targets) >= len(self.labels)))
+    def _with_unknown(self, targets: Any) -> int:
+        """Return the number of labels; one more, never right, where a file has labels that the task does not know."""
+        return len(self.labels) + bool(len(targets) and np.max(targets) >= len(self.labels))
 
     def extra(self) -> dict[str, Any]:
         return {"windows": True} if self.windows else {}
@@ -117,29 +117,28 @@ class Classify(Windowed):
         return f"f1, precision and recall are those of {record.labels[1]}." if len(record.labels) == 2 else ""
 
     def findings(self, on: Evaluated) -> dict[str, Any]:
-        labels = [tell.name(label) for label in self.labels]
+        labels = [findings.name(label) for label in self.labels]
         shares = self._votes(on.out, on.examples).double().softmax(-1).numpy()
         gold, answers = np.asarray(on.targets, dtype=np.int64), np.asarray(on.answers, dtype=np.int64)
         sure = shares[np.arange(len(answers)), answers]
         matrix = np.zeros((len(labels), len(labels)), dtype=np.int64)
         np.add.at(matrix, (gold, answers), 1)
-        shown = tell.most_frequent(matrix.sum(1))
-        wrong = np.flatnonzero(gold != answers)
-        wrong = wrong[np.argsort(-sure[wrong], kind="stable")]
+        shown = findings.most_frequent(matrix.sum(1))
+        wrong = findings.worst(gold != answers, sure)
 
         def row(i: int) -> dict[str, Any]:
             named = {"gold": labels[gold[i]], "predicted": labels[answers[i]]}
-            return {**tell.texts(on.inputs[i]), **named, "probability": sure[i]}
+            return {**findings.texts(on.inputs[i]), **named, "probability": sure[i]}
 
         return {
             "labels": len(labels),
             "confusion": {"labels": [labels[i] for i in shown], "counts": matrix[np.ix_(shown, shown)].tolist()},
-            "by_label": tell.by_label(
+            "by_label": findings.by_label(
                 [labels[i] for i in shown], matrix.diagonal()[shown], matrix.sum(0)[shown], matrix.sum(1)[shown]
             ),
-            "calibration": tell.calibration(sure, gold == answers),
+            "calibration": findings.calibration(sure, gold == answers),
             "wrong": len(wrong),
-            "mistakes": [row(i) for i in wrong[: tell.MOST_WRONG].tolist()],
+            "mistakes": [row(i) for i in wrong[: findings.MOST_WRONG]],
             "right": [row(i) for i in _first_right(gold, answers)],
         }
 
@@ -148,10 +147,12 @@ class Classify(Windowed):
         columns = {"predicted": "predicted", "probability": "probability"}
         right = found.get("right") or []
         return [
-            Section("Label by label", [*tell.by_label_blocks(found), *tell.confusion_blocks(found)]),
-            Section("How sure it is", tell.calibration_blocks(found)),
-            tell.mistakes(found, record, "Those that it was surest of", {"gold": "gold", **columns}, ("probability",)),
-            Section("Where it is right", [tell.examples_table(right, columns, ("probability",))] if right else []),
+            Section("Label by label", [*findings.by_label_blocks(found), *findings.confusion_blocks(found)]),
+            Section("How sure it is", findings.calibration_blocks(found)),
+            findings.mistakes(
+                found, record, "Those that it was surest of", {"gold": "gold", **columns}, ("probability",)
+            ),
+            Section("Where it is right", [findings.examples_table(right, columns, ("probability",))]),
         ]
 
 
@@ -159,4 +160,4 @@ def _first_right(gold: np.ndarray[Any, Any], answers: np.ndarray[Any, Any]) -> l
     """Return the first right answers, of as many labels as possible."""
     right = np.flatnonzero(gold == answers)
     _, first = np.unique(gold[right], return_index=True)
-    return [int(i) for i in np.sort(right[first])[: tell.MOST_RIGHT]]
+    return [int(i) for i in np.sort(right[first])[: findings.MOST_RIGHT]]

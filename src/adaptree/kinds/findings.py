@@ -1,4 +1,4 @@
-"""What a card tells of a task beyond its scores: where it goes wrong, label by label, how sure it is.
+"""What a card shows of a task beside its scores: mistakes, scores by label, calibration.
 
 `Kind.findings` makes plain JSON of a task's predictions, small enough for its record; `Kind.sections` turns that into
 the sections of a card, as data. This file has what several kinds share.
@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 Found = dict[str, Any]
 
 CUT = 200
-"""Characters of a text."""
+"""The most characters of a text that are kept; of a label, CUT_LABEL."""
 CUT_LABEL = 60
 MOST_LABELS = 50
 MOST_WRONG = 10
@@ -29,9 +29,9 @@ MOST_RIGHT = 5
 MOST_POINTS = 500
 BINS = 10
 IN_FULL = 10
-"""Labels up to which a confusion matrix is a table too."""
+"""The most labels with which a confusion matrix is a table too."""
 DIGITS = 6
-"""Of a number that is kept."""
+"""Significant digits of a number that is kept."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Evaluated:
 
 
 class Table(NamedTuple):
-    """A table of a card. Cells are texts, numbers, None for what is no number, or a list of texts."""
+    """A table of a card, left out where it has no rows. Cells are texts, numbers, lists of texts, or None for NaN."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[Any]]
@@ -175,10 +175,18 @@ def number_blocks(found: Mapping[str, Any]) -> list[str | Table | Figure]:
     return [Table(head, rows), Figure("scatter.svg")]
 
 
+def number_sections(found: Mapping[str, Any], record: Record) -> list[Section]:
+    """Return the sections on predicted numbers: how far off they are, and the largest misses."""
+    return [
+        Section("How far off it is", number_blocks(found)),
+        mistakes(found, record, "", {"gold": "gold", "predicted": "predicted"}),
+    ]
+
+
 def mistakes(
-    found: Mapping[str, Any], record: Record, worst: str, columns: Mapping[str, str], scores: Sequence[str] = ()
+    found: Mapping[str, Any], record: Record, which: str, columns: Mapping[str, str], scores: Sequence[str] = ()
 ) -> Section:
-    """Return the section on mistakes; `worst` says which are shown, '' where all are more or less wrong.
+    """Return the section on mistakes; `which` says which ones are shown, '' where every number is somewhat off.
 
     `columns` are the keys of a mistake with their headings, `scores` the headings of those with four decimals.
     """
@@ -188,21 +196,28 @@ def mistakes(
     part = "test" if record.metrics.get("test") else "validation"
     first = "first " if found["rows"] < int(record.data.get(part) or 0) else ""
     seen = f"the {first}{found['rows']:,} rows of the {part} part"
-    said = f"{found['wrong']:,} of {seen} are wrong. {worst}:" if worst else f"The largest misses in {seen}:"
-    return Section(title, [said, examples_table(rows, columns, scores)])
+    intro = f"{found['wrong']:,} of {seen} are wrong. {which}:" if which else f"The largest misses in {seen}:"
+    return Section(title, [intro, examples_table(rows, columns, scores)])
 
 
 def examples_table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], scores: Sequence[str] = ()) -> Table:
     """Return predictions beside their texts."""
     cells = [
-        ([row[key] for key in ("text", "pair") if key in row], *(_held(row.get(key)) for key in columns))
+        ([row[key] for key in ("text", "pair") if key in row], *(_or_none(row.get(key)) for key in columns))
         for row in rows
     ]
     return Table(("text", *columns.values()), cells, scores)
 
 
-def _held(value: Any) -> Any:
+def _or_none(value: Any) -> Any:
     return value.strip() or "none" if isinstance(value, str) else value
+
+
+def worst(wrong: Array, badness: Array) -> list[int]:
+    """Return the examples that are wrong, the worst first; of equal ones the first."""
+    at = np.flatnonzero(wrong)
+    order: list[int] = at[np.argsort(-badness[at], kind="stable")].tolist()
+    return order
 
 
 def most_frequent(counts: Array) -> Array:
@@ -211,25 +226,25 @@ def most_frequent(counts: Array) -> Array:
 
 
 def largest(misses: Array) -> list[int]:
-    """Return the rows that are missed most, what is no number first."""
+    """Return the examples with the largest misses, those that are NaN first."""
     sized = np.nan_to_num(misses, nan=np.inf, posinf=np.inf)
-    return [i for i in np.argsort(-sized, kind="stable")[:MOST_WRONG].tolist() if sized[i]]
+    return worst(sized > 0, sized)[:MOST_WRONG]
 
 
 def texts(given: Any) -> Found:
-    """Return a text, or both of a pair."""
+    """Return the text of an input, or both texts of a pair, cut."""
     if isinstance(given, str):
         return {"text": cut(given)}
     return {"text": cut(given[0]), "pair": cut(given[1])}
 
 
 def joined(labels: Iterable[Any]) -> str:
-    """Return labels in one line."""
+    """Return labels on one line, cut."""
     return cut(", ".join(map(str, labels)))
 
 
 def name(text: object) -> str:
-    """Return a label or word, cut."""
+    """Return a label or a word of at most CUT_LABEL characters."""
     return cut(text, CUT_LABEL)
 
 
@@ -240,7 +255,7 @@ def cut(text: object, most: int = CUT) -> str:
 
 
 def as_json(value: Any) -> Any:
-    """Return a value with numbers of few digits, and None for those that are not finite."""
+    """Return a JSON value with numbers rounded to DIGITS digits; None for those that are not finite."""
     if isinstance(value, Mapping):
         return {key: as_json(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
@@ -135,22 +135,16 @@ def ratios(sums: Floats) -> dict[str, Floats]:
     }
 
 
-def by_label(targets: Sequence[Tags], answers: Sequence[Tags], *, plain: bool = False) -> dict[str, dict[str, float]]:
-    """Return by label precision, recall, F1, and how many of its entities are gold, predicted and right."""
+def by_label(targets: Sequence[Tags], answers: Sequence[Tags], *, plain: bool = False) -> dict[str, list[int]]:
+    """Return how many entities of each label are right, predicted and gold."""
     _must_match(len(targets), len(answers), "sentences")
-    counts: Counter[tuple[str, int]] = Counter()
+    counts: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     for gold, answer in zip(targets, answers, strict=True):
         wanted, predicted = set(entities_of(gold, plain)), set(entities_of(answer, plain))
-        for which, some in ((GOLD, wanted), (PREDICTED, predicted), (RIGHT, wanted & predicted)):
-            counts.update((label, which) for label, _, _ in some)
-    found: dict[str, dict[str, float]] = {}
-    for label in sorted({label for label, _ in counts}):
-        totals = np.array([[counts[label, which] for which in range(5)]], dtype=np.float64)
-        scores = ratios(totals)
-        found[label] = {name: float(scores[name][0]) for name in ("f1", "precision", "recall")}
-        found[label] |= {"gold": counts[label, GOLD], "predicted": counts[label, PREDICTED]}
-        found[label]["right"] = counts[label, RIGHT]
-    return found
+        for which, entities in ((RIGHT, wanted & predicted), (PREDICTED, predicted), (GOLD, wanted)):
+            for label, _, _ in entities:
+                counts[label][which] += 1
+    return dict(sorted(counts.items()))
 
 
 def entities_of(tags: Tags, plain: bool) -> list[Entity]:

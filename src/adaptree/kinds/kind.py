@@ -31,23 +31,23 @@ if TYPE_CHECKING:
     from adaptree.tasks.record import Record
 
 KINDS: dict[str, type[Kind]] = {}
-"""By name, every kind that is imported."""
+"""Every kind that has been imported, by its name."""
 POOLINGS = ("mean", "first", "last")
 MOST_ROWS = 8
-"""Of one input in one step of training."""
+"""The most rows of one input that a training step computes."""
 
 Example = list[Encoding]
 Out = Any
 """The head's output by row: a tensor (rows, width), or for heads that read tokens a list of (tokens, width)."""
 Targets = Any
-"""What is right for several inputs: an array, or a list of what the kind's files hold."""
+"""The targets of several inputs: an array, or a list of values as the kind's form reads them."""
 Answers = Any
-"""What is scored against the targets of several inputs."""
+"""The decoded predictions for several inputs, as they are scored against the targets."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A label with its probability and everyone's, or a value. `label` is None where the task abstains."""
+    """A label with its probability and those of all labels, or a number; `label` is None where the task abstains."""
 
     label: str | int | None = None
     score: float | None = None
@@ -76,11 +76,11 @@ class Kind(ABC):
 
     name: ClassVar[str]
     family: ClassVar[str] = ""
-    """Another name that --kind takes for it, where files of several kinds may be meant: 'classify' for multilabel."""
+    """A second name under which --kind tries it: --kind classify tries multilabel too."""
     form: ClassVar[type[Form]]
     """How its files are read."""
     metrics: ClassVar[tuple[str, ...]]
-    """What it is scored by; a task is judged by the first, unless the user asks for another."""
+    """The names of its metrics; a task is judged by the first, unless the user names another."""
     lower_is_better: ClassVar[tuple[str, ...]] = ()
     """Which of its metrics are errors."""
     priority: ClassVar[int | None] = None
@@ -94,11 +94,11 @@ class Kind(ABC):
     linear_outside: ClassVar[bool] = False
     """Whether a linear model outside the base can stand for the head (`bag_targets`), as the method tfidf does."""
     weighs_classes: ClassVar[bool] = False
-    """Whether `class_weights` are for it."""
+    """Whether it has `class_weights`."""
     reads_tokens: ClassVar[bool] = False
     """Whether the head reads every token's state, and not one vector for a row."""
     resamples: ClassVar[bool] = False
-    """Whether what is computed for an input is drawn anew in every step."""
+    """Whether every training step resamples its examples, as masking does (`resampled`)."""
     linear_head: ClassVar[bool] = True
     """Whether the head is a linear map, so that the mean of several heads is one too."""
     chosen: ClassVar[tuple[str, ...]] = ()
@@ -118,7 +118,7 @@ class Kind(ABC):
 
     @staticmethod
     def takes(column: TargetColumn) -> str | None:
-        """Return why a column of labels is of this kind, None when it is not; asked where no kind was named."""
+        """Return why a column of labels is of this kind, or None; called where the user names no kind."""
         return None
 
     @classmethod
@@ -166,7 +166,7 @@ class Kind(ABC):
         return 0 if self.numeric else len(getattr(self, "labels", ()))
 
     def examples(self, encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Example]:
-        """Return what is computed for each input."""
+        """Return the example of each input: its rows of tokens."""
         return [[row] for row in encoder.encode(as_texts(inputs), max_length)]
 
     def init(self, d: int, generator: torch.Generator) -> dict[str, Tensor]:
@@ -182,17 +182,17 @@ class Kind(ABC):
         return {}
 
     def resampled(self, examples: Sequence[Example], seed: int | None) -> Sequence[Example]:
-        """Return the examples of one step, drawn by `seed`; without one, as they are always drawn for scoring."""
+        """Return the examples of one step, sampled with `seed`; without a seed, the fixed sample that is scored."""
         return examples
 
     def for_training(self, example: Example, target: Any) -> Example:
-        """Return the rows of a long input that one step computes; an input of few rows has all of them."""
+        """Return the rows of an input that one training step computes: all, or of a long input MOST_ROWS at most."""
         return example if len(example) <= MOST_ROWS else example[:: -(-len(example) // MOST_ROWS)]
 
     def run(
         self, hidden: Tensor, mask: Tensor, rows: Sequence[Encoding], v: Params, pooling: str, embeddings: Tensor
     ) -> Out:
-        """Return what the head makes of last hidden states (B, T, d), by row; `embeddings` are the base's words'."""
+        """Return the head's output by row for last hidden states (B, T, d); `embeddings` are the base's for words."""
         if not self.reads_tokens:
             return linear(pool(hidden, mask, pooling), v).float()
         B, T, d = hidden.shape
@@ -204,7 +204,7 @@ class Kind(ABC):
         """Return the loss of each input, (n,)."""
 
     def class_weights(self, targets: Targets) -> Tensor:
-        """Return weights for `loss` that give every label the same say."""
+        """Return weights for `loss` with which rare labels count as much as frequent ones."""
         raise UsageError(f"class weights are not for kind {self.name}.", hint="Leave --class-weights out.")
 
     def bag_targets(self, targets: Targets) -> tuple[list[Any], int]:
@@ -222,7 +222,7 @@ class Kind(ABC):
         """Return what a user sees: for each input an object with `to_dict` (JSON) and `columns` (of a table)."""
 
     def changed(self, exact: Out, out: Out, examples: Sequence[Example]) -> int:
-        """Return how many answers differ from those that the exact output gives."""
+        """Return how many decoded predictions differ between exact and approximate (int8) outputs."""
         both = zip(self.decode(exact, examples), self.decode(out, examples), strict=True)
         return sum(bool(np.any(a != b)) for a, b in both)
 
@@ -246,10 +246,10 @@ class Kind(ABC):
         """Return the 95 % interval of the metrics (`bootstrap`)."""
         return {}
 
-    # What a user asks about.
+    # Inputs of a user.
 
     def inputs(self, inputs: Any, record: Record) -> list[Any]:
-        """Return what a user asks about as `examples` takes it; raise UsageError for what the task does not take."""
+        """Return a user's inputs in the form that `examples` takes; raise UsageError for others."""
         texts = as_texts([inputs] if isinstance(inputs, str) else inputs)
         pair = bool(record.columns.get("pair"))
         if any(isinstance(text, tuple) != pair for text in texts):
@@ -266,7 +266,7 @@ class Kind(ABC):
             raise UsageError(f"the task '{record.name}' takes two texts: separate them with a tab.")
         return first, second
 
-    # What a card tells.
+    # What a card shows.
 
     @classmethod
     @abstractmethod
@@ -287,16 +287,16 @@ class Kind(ABC):
 
     @classmethod
     def score_note(cls, record: Record) -> str:
-        """Return what must be known to read the scores."""
+        """Return a sentence that a reader of the scores needs, or ''."""
         return ""
 
     def findings(self, on: Evaluated) -> dict[str, Any]:
-        """Return what is to be told of evaluated inputs beside their scores, as JSON values."""
+        """Return what a card shows of evaluated inputs beside their scores, such as mistakes, as JSON values."""
         return {}
 
     @classmethod
     def sections(cls, found: Mapping[str, Any], record: Record) -> list[Section]:
-        """Return the sections of a card on what `findings` found."""
+        """Return the sections of a card that show `findings`."""
         return []
 
     # What can be averaged.
@@ -313,7 +313,7 @@ class Kind(ABC):
 
 
 def _own(cls: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a dataclass's fields among others; lists, of which JSON has no other kind, as tuples."""
+    """Return only those values that are fields of a dataclass, with the lists of JSON as tuples."""
     own = {field.name: values[field.name] for field in fields(cls) if field.name in values}
     return {name: tuple(value) if isinstance(value, list) else value for name, value in own.items()}
 

@@ -17,7 +17,6 @@ from adaptree.kinds import bootstrap
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Label = str | int
 Values = Sequence[Any] | NDArray[Any]
 
 LOWER_IS_BETTER = {"loss"}
@@ -32,24 +31,24 @@ def better(metric: str, a: float, b: float) -> bool:
     return a < b if metric in LOWER_IS_BETTER else a > b
 
 
-def classification(gold: Values, predicted: Values, labels: Sequence[Label] | None = None) -> dict[str, float]:
+def classification(gold: Values, predicted: Values, labels: int) -> dict[str, float]:
     """Return accuracy, macro F1 and Matthews' correlation; for two labels also the second's F1, precision and recall.
 
-    With `labels`, gold and predicted are positions in them; without, they are labels. Empty input and undefined ratios
-    give 0.0; macro F1 is over the labels that occur.
+    Gold and predicted are positions among so many `labels`. Empty input and undefined ratios give 0.0; macro F1 is over
+    the labels that occur.
     """
     _same_length(gold, predicted)
-    cells, counts, k = _table(gold, predicted, labels)
-    return {name: float(values[0]) for name, values in _classify(cells, counts[None, :], k).items()}
+    cells, counts = _table(gold, predicted, labels)
+    return {name: float(values[0]) for name, values in _classify(cells, counts[None, :], labels).items()}
 
 
 def classification_intervals(
-    gold: Values, predicted: Values, labels: Sequence[Label] | None = None, **options: Any
+    gold: Values, predicted: Values, labels: int, **options: Any
 ) -> dict[str, tuple[float, float]]:
     """Return the interval of each metric of `classification`; options are those of `bootstrap.resample`."""
     _same_length(gold, predicted)
-    cells, counts, k = _table(gold, predicted, labels)
-    return bootstrap.resample(lambda weights: _classify(cells, weights, k), len(gold), counts=counts, **options)
+    cells, counts = _table(gold, predicted, labels)
+    return bootstrap.resample(lambda weights: _classify(cells, weights, labels), len(gold), counts=counts, **options)
 
 
 def regression(gold: Values, predicted: Values) -> dict[str, float]:
@@ -151,18 +150,11 @@ def _by_label(position: Ints, counts: Floats, k: int) -> Floats:
     return sums
 
 
-def _table(gold: Values, predicted: Values, labels: Sequence[Label] | None) -> tuple[Ints, Floats, int]:
-    """Return the confusion table's cells that are not empty, (C, 2), their counts (C,), and the number of labels."""
-    if labels is not None and len(labels):
-        k = len(labels)
-        pairs = np.stack([_places(gold, k), _places(predicted, k)], axis=1)
-    else:
-        names = sorted({*gold, *predicted}, key=lambda label: (isinstance(label, str), label))
-        place = {name: position for position, name in enumerate(names)}
-        k = len(names)
-        pairs = np.array([(place[a], place[b]) for a, b in zip(gold, predicted, strict=True)], dtype=np.int64)
+def _table(gold: Values, predicted: Values, k: int) -> tuple[Ints, Floats]:
+    """Return the cells of the confusion table that are not empty, (C, 2), and their counts, (C,)."""
+    pairs = np.stack([_places(gold, k), _places(predicted, k)], axis=1)
     cells, counts = np.unique(pairs.reshape(-1, 2), axis=0, return_counts=True)
-    return cells, counts.astype(np.float64), k
+    return cells, counts.astype(np.float64)
 
 
 def _places(values: Values, k: int) -> Ints:
@@ -170,8 +162,7 @@ def _places(values: Values, k: int) -> Ints:
     if found.size == 0:
         return np.zeros(0, dtype=np.int64)
     if found.dtype.kind not in "iub" or found.min() < 0 or found.max() >= k:
-        raise DataError(f"with {k} labels, answers are whole numbers from 0 to {k - 1}: positions in the labels.",
-                        hint="Leave out labels=… to score the labels themselves.")  # fmt: skip
+        raise DataError(f"with {k} labels, answers are whole numbers from 0 to {k - 1}: positions in the labels.")
     return found.astype(np.int64)
 
 

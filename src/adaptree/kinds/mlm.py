@@ -1,4 +1,4 @@
-"""Masked language modelling: words of plain text are hidden, and the base learns to say them.
+"""Masked language modelling: words of plain text are hidden, and the base learns to predict them.
 
 The output layer is tied to the base's word embeddings; a small transform before it is trained and kept with the task.
 """
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
+from adaptree.data.cells import as_text
 from adaptree.data.columns import guess
 from adaptree.data.encode import Encoder, Encoding
-from adaptree.data.form import Form, Row, as_text
+from adaptree.data.form import Form, Row
 from adaptree.errors import UsageError
-from adaptree.kinds import bootstrap
-from adaptree.kinds import findings as tell
+from adaptree.kinds import bootstrap, findings
 from adaptree.kinds.findings import Evaluated, Section, Table
 from adaptree.kinds.kind import Example, Kind, Out, by_example
 from adaptree.methods import Params
@@ -51,11 +51,11 @@ PRETRAINED = {
     ),
     "head.bias": ("cls.predictions.bias", "lm_head.bias", "vocab_projector.bias"),
 }  # fmt: skip
-"""By our name, what BERT, RoBERTa (also XLM-R and MPNet) and DistilBERT call it."""
+"""The names of the head's tensors in BERT, RoBERTa (also XLM-R and MPNet) and DistilBERT, by our names."""
 
 
 class Hidden(NamedTuple):
-    """In a row: the places whose pieces are to be predicted, what they were, and the word that each belongs to."""
+    """The hidden places of a row, the tokens to be predicted there, and the word that each is part of."""
 
     places: Array
     pieces: Array
@@ -88,7 +88,7 @@ class MlmForm(Form):
 
 @dataclass(frozen=True)
 class WordsPrediction:
-    """A text's hidden places with the likeliest words for each; and how well its own words were said."""
+    """The likeliest words for each place that a user masked; or, of a text without masks, its perplexity."""
 
     fills: list[list[dict[str, Any]]]
     perplexity: float | None
@@ -118,7 +118,7 @@ class Mlm(Kind):
     vocabulary: int
     mask_id: int
     words: tuple[str, ...] = field(default=(), compare=False, repr=False)
-    """Every piece by its number, as the tokenizer says it."""
+    """The spelling of every token, by its id."""
     share: float = 0.15
     whole_words: bool = False
 
@@ -154,7 +154,7 @@ class Mlm(Kind):
         return found
 
     def resampled(self, examples: Sequence[Example], seed: int | None) -> list[Example]:
-        """Return the examples with pieces hidden: by `seed`, or with none by what each row is."""
+        """Return the examples with tokens hidden, chosen by `seed`; without one, by the tokens of each row."""
         return [[self._hide(row, seed, number) for row in example] for number, example in enumerate(examples)]
 
     def _hide(self, row: Encoding, seed: int | None, number: int) -> Encoding:
@@ -256,7 +256,7 @@ class Mlm(Kind):
         return found
 
     def score(self, targets: Any, answers: Any) -> dict[str, float]:
-        return {name: float(values[0]) for name, values in _ratios(_sums(answers).sum(0, keepdims=True)).items()}
+        return bootstrap.score(_sums(answers), _ratios)
 
     def intervals(self, targets: Any, answers: Any) -> Mapping[str, tuple[float, float]]:
         return bootstrap.intervals(_sums(answers), _ratios)
@@ -273,7 +273,7 @@ class Mlm(Kind):
 
     @classmethod
     def describe(cls, record: Record) -> str:
-        return "Says the words that are hidden in a text."
+        return "Predicts the words that are hidden in a text."
 
     def findings(self, on: Evaluated) -> dict[str, Any]:
         lengths = np.array([sum(len(row.ids) for row in example) for example in on.examples], dtype=np.int64)
@@ -296,10 +296,10 @@ class Mlm(Kind):
                 losses[piece].append(loss)
                 instead[piece][int(likeliest)] += 1
         often = {piece: found for piece, found in losses.items() if len(found) > 2} or losses
-        worst = sorted(often, key=lambda piece: (-float(np.mean(often[piece])), piece))[: tell.MOST_WRONG]
+        worst = sorted(often, key=lambda piece: (-float(np.mean(often[piece])), piece))[: findings.MOST_WRONG]
 
         def word(piece: int) -> str:
-            return tell.name(self.words[piece]) if piece < len(self.words) else str(piece)
+            return findings.name(self.words[piece]) if piece < len(self.words) else str(piece)
 
         return [
             {
@@ -319,10 +319,8 @@ class Mlm(Kind):
         ]
         words = [(row["word"], row["rows"], row["loss"], row["said"]) for row in found.get("words") or []]
         return [
-            Section("By length", [Table(("tokens", "texts", "perplexity"), lengths)] if lengths else []),
-            Section(
-                "Hardest words", [Table(("word", "times hidden", "mean loss", "mostly said"), words)] if words else []
-            ),
+            Section("By length", [Table(("tokens", "texts", "perplexity"), lengths)]),
+            Section("Hardest words", [Table(("word", "times hidden", "mean loss", "mostly predicted"), words)]),
         ]
 
 
@@ -364,7 +362,7 @@ def _ratios(sums: Array) -> dict[str, Array]:
 
 
 def words_head(folder: Path) -> dict[str, Tensor]:
-    """Return the pretrained transform before the tied output layer, whole or not at all."""
+    """Return the pretrained transform before the tied output layer; {} unless the folder has all of its tensors."""
     from safetensors import SafetensorError, safe_open
 
     found: dict[str, Tensor] = {}

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from adaptree.data.columns import guess
-from adaptree.data.form import Form, Row, TextForm, listed
+from adaptree.data.cells import as_flag
+from adaptree.data.columns import guess, must_have, split_names
+from adaptree.data.form import Form, Row, TextForm
 from adaptree.errors import DataError
-from adaptree.kinds import bootstrap
-from adaptree.kinds import findings as tell
+from adaptree.kinds import bootstrap, findings
 from adaptree.kinds.findings import Evaluated, Section
 from adaptree.kinds.kind import Example, Kind, Out, texts_of
 from adaptree.kinds.metrics import ratio
@@ -41,8 +41,7 @@ class MultilabelForm(TextForm):
     @classmethod
     def guess(cls, names: Sequence[str], sample: Sequence[Row], columns: Mapping[str, str | None]) -> Form | None:
         label = columns.get("label")
-        several = [name.strip() for name in label.split(",")] if label and label not in names else []
-        if len(several) > 1:
+        if several := split_names(label, names):
             return cls._of_columns(names, sample, columns, several)
         try:
             found = guess(names, sample, text=columns.get("text"), pair=columns.get("pair"), label=label)
@@ -67,10 +66,8 @@ class MultilabelForm(TextForm):
     def _of_columns(
         cls, names: Sequence[str], sample: Sequence[Row], columns: Mapping[str, str | None], several: Sequence[str]
     ) -> Form | None:
-        for name in several:
-            if name not in names:
-                raise DataError(f"no column '{name}'; the columns are {listed(names)}.")
-        if not all(_flag(row.get(name)) is not None for row in sample for name in several):
+        must_have(names, several)
+        if not all(as_flag(row.get(name)) is not None for row in sample for name in several):
             return None
         rest = [name for name in names if name not in several]
         found = guess(rest, sample, text=columns.get("text"), pair=columns.get("pair"), need_label=False)
@@ -82,7 +79,7 @@ class MultilabelForm(TextForm):
     def target(self, row: Row, given: Any, number: int, name: str) -> list[str] | None:
         column, separator = str(self.columns["labels"]), self.columns["separator"]
         if separator is None:
-            flags = {each: _flag(row.get(each)) for each in column.split(",")}
+            flags = {each: as_flag(row.get(each)) for each in column.split(",")}
             if None in flags.values():
                 bad = next(each for each, flag in flags.items() if flag is None)
                 raise DataError(f"row {number} of '{name}': '{row.get(bad)}' in column '{bad}' is not 0 or 1.")
@@ -97,13 +94,6 @@ class MultilabelForm(TextForm):
 
     def labels(self, target: Any) -> Iterable[str]:
         return list(target)
-
-
-def _flag(value: Any) -> bool | None:
-    word = str(value).strip().casefold()
-    if word in ("1", "1.0", "true", "yes"):
-        return True
-    return False if word in ("0", "0.0", "false", "no", "") else None
 
 
 def _separator(values: Sequence[Any]) -> str | None:
@@ -191,8 +181,7 @@ class Multilabel(Kind):
         return [LabelsPrediction([label for label, score in row.items() if score >= least], row) for row in rows]
 
     def score(self, targets: Any, answers: Any) -> dict[str, float]:
-        sums = self._sums(targets, answers).sum(0, keepdims=True)
-        return {name: float(values[0]) for name, values in _ratios(sums).items()}
+        return bootstrap.score(self._sums(targets, answers), _ratios)
 
     def intervals(self, targets: Any, answers: Any) -> Mapping[str, tuple[float, float]]:
         return bootstrap.intervals(self._sums(targets, answers), _ratios)
@@ -212,24 +201,23 @@ class Multilabel(Kind):
     def findings(self, on: Evaluated) -> dict[str, Any]:
         labels, predicted = list(self.labels), np.asarray(on.answers, dtype=bool)
         gold = self._matrix(on.targets)
-        shown = tell.most_frequent(gold.sum(0))
+        shown = findings.most_frequent(gold.sum(0))
         losses = self.loss(on.out, on.examples, on.targets).double().numpy()
         unknown = np.array([any(name not in labels for name in names) for names in on.targets], dtype=bool)
-        wrong = np.flatnonzero((gold != predicted).any(1) | unknown)
-        wrong = wrong[np.argsort(-losses[wrong], kind="stable")]
+        wrong = findings.worst((gold != predicted).any(1) | unknown, losses)
         counts = [(gold & predicted).sum(0)[shown], predicted.sum(0)[shown], gold.sum(0)[shown]]
         return {
             "labels": len(labels),
-            "by_label": tell.by_label([labels[i] for i in shown], *counts),
+            "by_label": findings.by_label([labels[i] for i in shown], *counts),
             "wrong": len(wrong),
             "mistakes": [
                 {
-                    **tell.texts(on.inputs[i]),
-                    "gold": tell.joined(on.targets[i]),
-                    "predicted": tell.joined(labels[j] for j in np.flatnonzero(predicted[i])),
+                    **findings.texts(on.inputs[i]),
+                    "gold": findings.joined(on.targets[i]),
+                    "predicted": findings.joined(labels[j] for j in np.flatnonzero(predicted[i])),
                     "loss": losses[i],
                 }
-                for i in wrong[: tell.MOST_WRONG].tolist()
+                for i in wrong[: findings.MOST_WRONG]
             ],
         }
 
@@ -237,8 +225,8 @@ class Multilabel(Kind):
     def sections(cls, found: Mapping[str, Any], record: Record) -> list[Section]:
         columns = {"gold": "gold", "predicted": "predicted", "loss": "loss"}
         return [
-            Section("Label by label", tell.by_label_blocks(found)),
-            tell.mistakes(found, record, "Those with the highest loss", columns, ("loss",)),
+            Section("Label by label", findings.by_label_blocks(found)),
+            findings.mistakes(found, record, "Those with the highest loss", columns, ("loss",)),
         ]
 
 

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from adaptree.data.columns import guess
+from adaptree.data.columns import guess, split_names
 from adaptree.data.form import Form, Row, TextForm
 from adaptree.errors import DataError, UsageError
-from adaptree.kinds import findings as tell
-from adaptree.kinds import metrics
+from adaptree.kinds import findings, metrics
 from adaptree.kinds.findings import Evaluated, Section
 from adaptree.kinds.kind import Example, Kind, Out, texts_of
 
@@ -38,9 +37,8 @@ class MultioutputForm(TextForm):
 
     @classmethod
     def guess(cls, names: Sequence[str], sample: Sequence[Row], columns: Mapping[str, str | None]) -> Form | None:
-        label = columns.get("label")
-        several = [name.strip() for name in label.split(",")] if label and label not in names else []
-        if len(several) < 2 or any(name not in names for name in several):
+        several = split_names(columns.get("label"), names)
+        if not several or any(name not in names for name in several):
             return None
         rest = [name for name in names if name not in several]
         found = guess(rest, sample, text=columns.get("text"), pair=columns.get("pair"), need_label=False)
@@ -162,28 +160,25 @@ class Multioutput(Kind):
 
     def findings(self, on: Evaluated) -> dict[str, Any]:
         gold, predicted = self._matrix(on.targets), self._matrix(on.answers)
-        misses = tell.largest((((predicted - gold) / np.array(self.stds)) ** 2).mean(1))
+        misses = findings.largest((((predicted - gold) / np.array(self.stds)) ** 2).mean(1))
         few = list(self.targets)[:MOST_TARGETS]
 
         def row(values: Array) -> str:
             return "; ".join(
-                f"{tell.name(name)} {value:.4g}" for name, value in zip(few, values.tolist(), strict=False)
+                f"{findings.name(name)} {value:.4g}" for name, value in zip(few, values.tolist(), strict=False)
             )
 
-        most = tell.MOST_POINTS // len(few)
+        most = findings.MOST_POINTS // len(few)
         return {
-            "targets": [tell.number_errors(name, gold[:, j], predicted[:, j], most) for j, name in enumerate(few)],
+            "targets": [findings.number_errors(name, gold[:, j], predicted[:, j], most) for j, name in enumerate(few)],
             "mistakes": [
-                tell.texts(on.inputs[i]) | {"gold": row(gold[i]), "predicted": row(predicted[i])} for i in misses
+                findings.texts(on.inputs[i]) | {"gold": row(gold[i]), "predicted": row(predicted[i])} for i in misses
             ],
         }
 
     @classmethod
     def sections(cls, found: Mapping[str, Any], record: Record) -> list[Section]:
-        return [
-            Section("How far off it is", tell.number_blocks(found)),
-            tell.mistakes(found, record, "", {"gold": "gold", "predicted": "predicted"}),
-        ]
+        return findings.number_sections(found, record)
 
     @classmethod
     def outputs(cls, record: Record) -> Any:

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptree import kinds
+from adaptree.data.columns import listed
 from adaptree.data.dataset import Dataset, Schema, build
 from adaptree.data.events import Listener, silent
-from adaptree.data.form import Form, listed
+from adaptree.data.form import Form
 from adaptree.data.read import Row, Source, name_of, rows
 from adaptree.errors import DataError
 
@@ -25,7 +26,7 @@ REPORTED = 20_000
 Columns = Mapping[str, str | None]
 """Columns that the user named: text, pair and label."""
 Reader = Callable[[Mapping[str, Any], int, str], Any]
-"""Makes an input of a row, its number and the file's name."""
+"""A function of a row, its number and the file's name, which returns the row's input."""
 
 
 def open_data(
@@ -42,8 +43,8 @@ def open_data(
 ) -> Dataset:
     """Read a file once; `like` gives a validation or test file the columns, kind and labels of the training file.
 
-    With `unknown`, labels that `like` does not have are counted and not refused. `reading` events tell how far a long
-    file is read.
+    With `unknown`, labels that `like` does not have are counted, not refused. `reading` events report how many rows of
+    a long file have been read.
     """
     name = name_of(source)
     sample, stream = _peek(_reporting(rows(source, encoding=encoding), name, on_event))
@@ -58,9 +59,9 @@ def open_data(
 
 
 def reader_for(task: Record, first: Mapping[str, Any], columns: Columns) -> Reader:
-    """Return how the rows of a file become a task's inputs: by the columns named, else those that it was trained on.
+    """Return a function that reads a task's inputs from the rows of a file, of which `first` is the first.
 
-    `first` is the file's first row.
+    It reads the columns that the user named, else those that the task was trained on.
     """
     form = kinds.get(task.kind).form(dict(task.columns), "")
     return form.for_prediction(first, columns, task.name).read
@@ -77,7 +78,7 @@ def _guess(
             return form, [other for other in tried if other.form is each.form]
     needs = f"kind {kind} needs" if kind else "any kind needs"
     raise DataError(
-        f"'{name}' has not what {needs}; its columns are {listed(names)}.",
+        f"'{name}' lacks what {needs}; its columns are {listed(names)}.",
         hint=kinds.get(kind).form.needs if kind else "",
     )
 

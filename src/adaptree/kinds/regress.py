@@ -11,8 +11,7 @@ import numpy as np
 from adaptree.data.form import Form, LabelForm
 from adaptree.data.target_column import TargetColumn
 from adaptree.errors import UsageError
-from adaptree.kinds import findings as tell
-from adaptree.kinds import metrics, windows
+from adaptree.kinds import findings, metrics, windows
 from adaptree.kinds.classify import MOST_NUMERIC_LABELS
 from adaptree.kinds.findings import Evaluated, Section
 from adaptree.kinds.kind import Example, Out, Prediction, as_tensor, texts_of
@@ -105,18 +104,15 @@ class Regress(Windowed):
 
     def findings(self, on: Evaluated) -> dict[str, Any]:
         gold, answers = np.asarray(on.targets, dtype=np.float64), np.asarray(on.answers, dtype=np.float64)
-        misses = tell.largest(np.abs(answers - gold))
+        misses = findings.largest(np.abs(answers - gold))
         return {
-            "targets": [tell.number_errors("", gold, answers, tell.MOST_POINTS)],
-            "mistakes": [tell.texts(on.inputs[i]) | {"gold": gold[i], "predicted": answers[i]} for i in misses],
+            "targets": [findings.number_errors("", gold, answers, findings.MOST_POINTS)],
+            "mistakes": [findings.texts(on.inputs[i]) | {"gold": gold[i], "predicted": answers[i]} for i in misses],
         }
 
     @classmethod
     def sections(cls, found: Mapping[str, Any], record: Record) -> list[Section]:
-        return [
-            Section("How far off it is", tell.number_blocks(found)),
-            tell.mistakes(found, record, "", {"gold": "gold", "predicted": "predicted"}),
-        ]
+        return findings.number_sections(found, record)
 
     @classmethod
     def scale(cls, record: Record) -> tuple[list[float], list[float]] | None:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from adaptree.data.columns import TEXTS
+from adaptree.data.cells import as_list, is_absent
+from adaptree.data.columns import TEXTS, find_column, must_have, plain_name
 from adaptree.data.encode import Encoder
-from adaptree.data.form import Form, Row, listed
-from adaptree.errors import DataError, UsageError, near
-from adaptree.kinds import bootstrap, iob
-from adaptree.kinds import findings as tell
+from adaptree.data.form import Form, Row
+from adaptree.errors import DataError, UsageError
+from adaptree.kinds import bootstrap, findings, iob
 from adaptree.kinds.findings import Evaluated, Section
 from adaptree.kinds.iob import PLAIN, entities_of, scheme_of, to_iob2
 from adaptree.kinds.kind import MOST_ROWS, Example, Kind, Out
@@ -58,19 +58,17 @@ class TagForm(Form):
         if columns.get("pair") is not None:
             return None
         text, label = columns.get("text"), columns.get("label")
-        for column in (text, label):
-            if column is not None and column not in names:
-                raise DataError(f"no column '{column}'; the columns are {listed(names)}.", hint=near(column, names))
+        must_have(names, (text, label))
         lists = [name for name in names if _holds(sample, name, _are_words)]
         tokens = _pick(text, TOKENS, lists)
         tags = _pick(label, TAGS, [name for name in lists if name != tokens])
         if tokens and tags and _as_long(sample, tokens, tags):
-            scheme = scheme_of([list(map(str, _as_list(row.get(tags)) or ())) for row in sample])
+            scheme = scheme_of([list(map(str, as_list(row.get(tags)) or ())) for row in sample])
             written = "without prefixes" if scheme == PLAIN else f"in {scheme}"
             why = f"'{tokens}' holds lists of words and '{tags}' a tag for each, {written}"
             return cls({"text": tokens, "label": tags}, why, scheme)
         texts = [name for name in names if _holds(sample, name, _is_text)]
-        words = _pick(text, (*TEXTS, *(name.casefold() for name in texts)), texts)
+        words = _pick(text, (*TEXTS, *map(plain_name, texts)), texts)
         spans = _pick(label, SPANS, [name for name in names if _holds(sample, name, _are_spans)])
         if words and spans:
             return cls({"text": words, "label": spans}, f"'{spans}' holds spans of the characters of '{words}'")
@@ -82,8 +80,8 @@ class TagForm(Form):
         if isinstance(value, str):
             given = words_of(value)
             return given if given["tokens"] else None
-        tokens = _as_list(value)
-        if not _is_absent(value) and (tokens is None or not _are_words(tokens)):
+        tokens = as_list(value)
+        if not is_absent(value) and (tokens is None or not _are_words(tokens)):
             raise DataError(
                 f"row {number} of '{name}': column '{column}' holds neither a text nor a list of words.",
                 hint="Choose another column with --text COL.",
@@ -92,10 +90,10 @@ class TagForm(Form):
 
     def target(self, row: Row, given: Any, number: int, name: str) -> list[str] | None:
         column = str(self.columns["label"])
-        if _is_absent(row.get(column)):
+        if is_absent(row.get(column)):
             return None
         where = f"row {number} of '{name}'"
-        found = _as_list(row[column])
+        found = as_list(row[column])
         if found is None:
             raise DataError(
                 f"{where}: column '{column}' holds a {type(row[column]).__name__}, not a list.",
@@ -186,7 +184,7 @@ def _parts(span: Any) -> tuple[int, int, str] | None:
     if isinstance(span, Mapping):
         values = [next((span[key] for key in keys if key in span), None) for keys in (STARTS, ENDS, NAMES)]
     else:
-        values = list(_as_list(span) or ())
+        values = list(as_list(span) or ())
     if len(values) != 3 or any(not isinstance(v, int | np.integer) or isinstance(v, bool) for v in values[:2]):
         return None
     start, end, label = values
@@ -197,32 +195,21 @@ def _pick(named: str | None, order: Iterable[str], names: Sequence[str]) -> str 
     """Return, of the columns that fit, the one that the user named; else the one that comes first in the order."""
     if named is not None:
         return named if named in names else None
-    by_plain = {name.strip().casefold(): name for name in reversed(names)}
-    return next((by_plain[name] for name in order if name in by_plain), None)
+    return find_column(order, names)
 
 
 def _as_long(sample: Sequence[Row], tokens: str, tags: str) -> bool:
     """Return whether most rows have a tag for each word."""
-    both = [(_as_list(row.get(tokens)), _as_list(row.get(tags))) for row in sample]
+    both = [(as_list(row.get(tokens)), as_list(row.get(tags))) for row in sample]
     same = [len(a) == len(b) for a, b in both if a is not None and b is not None]
     return 2 * sum(same) > len(same)
 
 
 def _holds(sample: Sequence[Row], column: str, fits: Callable[[Any], bool]) -> bool:
     """Return whether most values of a column fit; a row that does not is refused when it is read."""
-    values = [row[column] for row in sample if not _is_absent(row.get(column))]
-    found = [fits(value) for value in values if _as_list(value) != []]
+    values = [row[column] for row in sample if not is_absent(row.get(column))]
+    found = [fits(value) for value in values if as_list(value) != []]
     return 2 * sum(found) > len(found)
-
-
-def _is_absent(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and value != value)
-
-
-def _as_list(value: Any) -> Sequence[Any] | None:
-    if isinstance(value, np.ndarray):
-        return list(value.tolist())
-    return list(value) if isinstance(value, list | tuple) else None
 
 
 def _is_text(value: Any) -> bool:
@@ -230,12 +217,12 @@ def _is_text(value: Any) -> bool:
 
 
 def _are_words(value: Any) -> bool:
-    words = _as_list(value)
+    words = as_list(value)
     return words is not None and all(isinstance(word, str | int | float) for word in words)
 
 
 def _are_spans(value: Any) -> bool:
-    spans = _as_list(value)
+    spans = as_list(value)
     return spans is not None and all(_parts(span) is not None for span in spans)
 
 
@@ -256,7 +243,7 @@ class Owned(NamedTuple):
 
 @dataclass(frozen=True)
 class Entity:
-    """Words that are something together: which ones, and of a text which characters (`end` is behind the last)."""
+    """A labelled run of words, `first` to `last`, and its characters in a text, from `start` to before `end`."""
 
     label: str
     text: str
@@ -270,7 +257,7 @@ class Entity:
 
 @dataclass(frozen=True)
 class TagPrediction:
-    """The tags of an input's words, and the entities that they spell."""
+    """The tags of an input's words, and the entities that the tags describe."""
 
     tags: list[str | None]
     tokens: list[str]
@@ -397,8 +384,7 @@ class Tag(Kind):
         return found
 
     def score(self, targets: Any, answers: Any) -> dict[str, float]:
-        totals = iob.statistics(targets, answers, plain=self.plain).sum(axis=0, keepdims=True)
-        return {name: float(values[0]) for name, values in iob.ratios(totals).items()}
+        return bootstrap.score(iob.statistics(targets, answers, plain=self.plain), iob.ratios)
 
     def intervals(self, targets: Any, answers: Any) -> Mapping[str, tuple[float, float]]:
         return bootstrap.intervals(iob.statistics(targets, answers, plain=self.plain), iob.ratios)
@@ -417,7 +403,8 @@ class Tag(Kind):
 
     def findings(self, on: Evaluated) -> dict[str, Any]:
         counted = iob.by_label(on.targets, on.answers, plain=self.plain)
-        most = sorted(counted, key=lambda label: (-counted[label]["gold"], label))[: tell.MOST_LABELS]
+        most = sorted(counted, key=lambda label: (-counted[label][iob.GOLD], label))[: findings.MOST_LABELS]
+        counts = np.array([counted[label] for label in sorted(most)], dtype=np.int64).reshape(-1, 3)
         missed, wrong = [], []
         for target, answer in zip(on.targets, on.answers, strict=True):
             right, found = entities_of(target, self.plain), entities_of(answer, self.plain)
@@ -427,23 +414,23 @@ class Tag(Kind):
 
         def row(i: int) -> dict[str, Any]:
             words = on.inputs[i]["tokens"]
-            text = tell.cut(" ".join(words[: 2 * tell.CUT]))
+            text = findings.cut(" ".join(words[: 2 * findings.CUT]))
             return {"text": text, "missed": _in_words(missed[i], words), "wrong": _in_words(wrong[i], words)}
 
-        order = np.argsort(-errors, kind="stable")[: tell.MOST_WRONG].tolist()
+        bad = findings.worst(errors > 0, errors)
         return {
             "labels": len(counted),
-            "by_label": [{"label": tell.name(label), **counted[label]} for label in sorted(most)],
-            "wrong": int((errors > 0).sum()),
-            "mistakes": [row(i) for i in order if errors[i]],
+            "by_label": findings.by_label(sorted(most), *counts.T),
+            "wrong": len(bad),
+            "mistakes": [row(i) for i in bad[: findings.MOST_WRONG]],
         }
 
     @classmethod
     def sections(cls, found: Mapping[str, Any], record: Record) -> list[Section]:
         columns = {"missed": "not found", "wrong": "found, but wrong"}
         return [
-            Section("Label by label", tell.by_label_blocks(found)),
-            tell.mistakes(found, record, "Those with the most wrong entities", columns),
+            Section("Label by label", findings.by_label_blocks(found)),
+            findings.mistakes(found, record, "Those with the most wrong entities", columns),
         ]
 
     def _logits(self, out: Out, examples: Sequence[Example]) -> Tensor:
@@ -535,7 +522,7 @@ def _words(example: Example) -> int:
 
 
 def _spaced(encoder: Encoder) -> bool:
-    """Return whether the tokenizer tells a word inside a sentence from the same word alone by the space before it."""
+    """Return whether the tokenizer encodes a word differently after a space."""
     alone, after, both = (pieces.ids.tolist() for pieces in encoder.pieces(["a", " a", "a a"]))
     return bool(both != alone + alone and both == alone + after)
 
@@ -568,7 +555,7 @@ def _pieces(encoder: Encoder, inputs: Iterable[Iterable[str]], room: int) -> dic
 
 
 def _given(item: Any, record: Record) -> Any:
-    """Return what a user asks about, in the form that a file's rows have."""
+    """Return one input of a user as `TagForm.input` returns that of a row."""
     given = {"tokens": item, "text": None, "offsets": None}
     if isinstance(item, str):
         given = words_of(item)
@@ -593,4 +580,4 @@ def _entity(given: Any, label: str, first: int, behind: int, score: float) -> En
 
 
 def _in_words(found: Iterable[iob.Entity], words: Sequence[str]) -> str:
-    return tell.cut("; ".join(f"{label}: {' '.join(words[first:behind])}" for label, first, behind in found))
+    return findings.cut("; ".join(f"{label}: {' '.join(words[first:behind])}" for label, first, behind in found))

@@ -29,8 +29,6 @@ class Bapna(Bottleneck):
     choose: ClassVar[str] = "For deep or pre-norm bases, whose layers' outputs differ in scale."
     roles: ClassVar[tuple[str, ...]] = ("feedforward",)
 
-    size: int | None = 64
-    """Width m of the bottleneck."""
     activation: str = "relu"
 
     def plan(self, sites: Sites, v: Params) -> dict[str, Entry]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from adaptree.errors import MethodError
-from adaptree.methods.method import Params
+from adaptree.methods.method import Params, check_flag
 from adaptree.methods.sparse import DELTA, Sparse
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ class BitFit(Sparse):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.queries_and_ffn, bool):
-            raise MethodError(f"{self.name}: queries_and_ffn must be true or false, not {self.queries_and_ffn!r}.")
+        check_flag(self.name, "queries_and_ffn", self.queries_and_ffn)
 
     def touched(self, sites: Sites, frozen: Params) -> list[str]:
         """Return the names of the biases in the chosen layers; raise MethodError if there are none."""

@@ -6,9 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from adaptree.errors import MethodError
 from adaptree.methods import norms
-from adaptree.methods.method import Action, Entry, Method, Params, check_choice, check_number, part, warn_if_wide
+from adaptree.methods.method import (
+    Action,
+    Entry,
+    Method,
+    Params,
+    check_choice,
+    check_flag,
+    check_number,
+    part,
+    warn_if_wide,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +35,7 @@ class Bottleneck(Method):
     roles: ClassVar[tuple[str, ...]]
     training_only: ClassVar[tuple[str, ...]] = ("init_std",)
 
-    size: int | None = None
+    size: int | None = 64
     """Width m of the bottleneck; none: a sixteenth of the model's width."""
     activation: str = "gelu"
     """gelu, relu, swish or tanh."""
@@ -43,8 +52,7 @@ class Bottleneck(Method):
             check_number(self.name, "size", self.size, int, 1)
         check_number(self.name, "init_std", self.init_std, float, 0)
         check_choice(self.name, "activation", self.activation, ACTIVATIONS)
-        if not isinstance(self.norms, bool):
-            raise MethodError(f"{self.name}: norms must be true or false, not {self.norms!r}.")
+        check_flag(self.name, "norms", self.norms)
 
     def width(self, site: Site) -> int:
         return self.size or max(1, site.width // 16)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from adaptree.errors import MethodError
-from adaptree.methods.method import Params, check_number
+from adaptree.methods.method import Params, check_flag, check_number
 from adaptree.methods.sparse import DELTA, POSITIONS, VALUES, Cut
 
 if TYPE_CHECKING:
@@ -39,8 +38,7 @@ class DiffPruning(Cut):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_number(self.name, "strength", self.strength, float, 0)
-        if not isinstance(self.structured, bool):
-            raise MethodError(f"{self.name}: structured must be true or false, not {self.structured!r}.")
+        check_flag(self.name, "structured", self.structured)
 
     def init(self, sites: Sites, model: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
         import torch

@@ -18,6 +18,4 @@ class Houlsby(Bottleneck):
     choose: ClassVar[str] = "The default: close to full fine-tuning at a few per cent of its weights."
     roles: ClassVar[tuple[str, ...]] = ("attention", "cross", "feedforward")
 
-    size: int | None = 64
-    """Width m of the bottleneck."""
     norms: bool = True

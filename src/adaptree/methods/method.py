@@ -98,8 +98,6 @@ class Method:
     """A learning rate that is good without a search."""
     stages: ClassVar[int] = 1
     """How many trainings follow each other, each with the weights that `advance` makes of the last one's."""
-    mixes: ClassVar[bool] = True
-    """Whether one batch can mix tasks of this method, row by row."""
     standalone: ClassVar[bool] = False
     """Whether it does not use the base: it has `learn` and `logits` instead of `init` and `plan`."""
     dynamic: ClassVar[bool] = False
@@ -271,6 +269,12 @@ def check_number(method: str, field: str, value: object, kind: type, low: float)
     if not good or not low <= value < math.inf:  # type: ignore[operator]
         what = "a whole number" if kind is int else "a number"
         raise MethodError(f"{method}: {field} must be {what} of at least {low:g}, not {value!r}.")
+
+
+def check_flag(method: str, field: str, value: object) -> None:
+    """Raise MethodError for a value that is not true or false, naming the field."""
+    if not isinstance(value, bool):
+        raise MethodError(f"{method}: {field} must be true or false, not {value!r}.")
 
 
 def warn_if_wide(method: str, field: str, value: int, width: int) -> None:

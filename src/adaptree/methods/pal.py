@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from adaptree.errors import MethodError
-from adaptree.methods.method import Action, Before, Method, Params, check_number, warn_if_wide
+from adaptree.methods.method import Action, Before, Method, Params, check_flag, check_number, warn_if_wide
 
 if TYPE_CHECKING:
     import torch
@@ -53,9 +53,8 @@ class Pal(Method):
         check_number(self.name, "size", self.size, int, 1)
         check_number(self.name, "heads", self.heads, int, 1)
         check_number(self.name, "init_std", self.init_std, float, 0)
-        for field in ("output", "bias"):
-            if not isinstance(value := getattr(self, field), bool):
-                raise MethodError(f"pal: {field} must be true or false, not {value!r}.")
+        check_flag(self.name, "output", self.output)
+        check_flag(self.name, "bias", self.bias)
         if self.size % self.heads:
             raise MethodError(
                 f"pal: size {self.size} is not a multiple of {self.heads} heads.",

@@ -95,8 +95,6 @@ class ParallelAdapter(Beside):
     choose: ClassVar[str] = "He et al. found it better than adapters in sequence of the same size."
     roles: ClassVar[tuple[str, ...]] = ("feedforward",)
 
-    size: int | None = 64
-    """Width m of the bottleneck."""
     activation: str = "relu"
 
 
@@ -139,8 +137,6 @@ class HoulsbyParallel(Beside):
     choose: ClassVar[str] = "To repeat §3.6, or to put parallel adapters beside attention too."
     roles: ClassVar[tuple[str, ...]] = ("attention", "cross", "feedforward")
 
-    size: int | None = 64
-    """Width m of the bottleneck."""
     norms: bool = True
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from adaptree.errors import MethodError
 from adaptree.methods.bottleneck import Bottleneck
-from adaptree.methods.method import Before, BeforeNorm, Entry, Inputs, Params, part
+from adaptree.methods.method import Before, BeforeNorm, Entry, Inputs, Params, check_flag, part
 
 if TYPE_CHECKING:
     import torch
@@ -39,14 +39,14 @@ class Pfeiffer(Bottleneck):
     choose: ClassVar[str] = "To stack or fuse tasks later, or for half of houlsby's adapters."
     roles: ClassVar[tuple[str, ...]] = ("feedforward",)
 
+    size: int | None = None
     activation: str = "relu"
     invertible: bool = False
     """Whether it couples the embeddings too, which kind mlm inverts before its output layer (MAD-X, §4.1.3)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.invertible, bool):
-            raise MethodError(f"{self.name}: invertible must be true or false, not {self.invertible!r}.")
+        check_flag(self.name, "invertible", self.invertible)
 
     def chosen(self, sites: Sites) -> tuple[int, ...]:
         layers = super().chosen(sites)

@@ -28,7 +28,6 @@ class Sparse(Method):
     """θ + δ in the place of θ, computed before every forward pass, in training and in prediction alike."""
 
     dynamic: ClassVar[bool] = True
-    mixes: ClassVar[bool] = False
     adds: ClassVar[bool] = True
 
     def touched(self, sites: Sites, frozen: Params) -> list[str]:

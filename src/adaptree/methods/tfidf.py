@@ -27,7 +27,6 @@ class Tfidf(Method):
     choose: ClassVar[str] = "First: seconds to train, and sometimes enough."
     lr: ClassVar[float] = 1.0  # never used: it learns at once
     standalone: ClassVar[bool] = True
-    mixes: ClassVar[bool] = False
 
     c: float = 10.0
     """Inverse strength of the regularisation."""
@@ -57,7 +56,7 @@ class Tfidf(Method):
         return {"tfidf.words": torch.from_numpy(words.copy()), **v}
 
     def logits(self, v: Params, texts: Sequence[Any]) -> Tensor:
-        """(texts, labels)"""
+        """Return the scores of texts, (texts, labels)."""
         import torch
 
         from adaptree.core.bag import Bag

@@ -26,7 +26,7 @@ def figures(record: Record) -> dict[str, str]:
 
 
 def images(record: Record) -> dict[str, str]:
-    """Return what a card shows each figure with, by the name of its file; nothing is drawn."""
+    """Return each figure as an image in Markdown, by the name of its file, without drawing it."""
     return {name: f"![{TITLES[name]}]({name})" for name in _drawings(record)}
 
 
@@ -37,7 +37,7 @@ def course(record: Record) -> str:
 
 
 def _drawings(record: Record) -> dict[str, Callable[[], str]]:
-    """How each figure is drawn that the record has the numbers for."""
+    """Return a function that draws each figure for which the record has the numbers, by the name of its file."""
     from adaptree.kinds import main_metric
 
     found: Mapping[str, Any] = record.extra.get("insight") or {}

@@ -33,6 +33,9 @@ def _block(block: str | Table | Figure, images: Mapping[str, str]) -> str:
 
 
 def _table(found: Table) -> str:
+    """Return a table in Markdown; "" where it has no rows."""
+    if not found.rows:
+        return ""
     lines = []
     for row in found.rows:
         cells = [

@@ -18,7 +18,7 @@ from typing import Any, TypeGuard
 from adaptree.reports.text import short
 from adaptree.reports.text import width as width_of
 
-GREEN, RED, BLUE, PURPLE, YELLOW = COLOURS = ("#0b6e4f", "#c8553d", "#2f4b7c", "#a05195", "#ffa600")
+GREEN, RED, BLUE, *_ = COLOURS = ("#0b6e4f", "#c8553d", "#2f4b7c", "#a05195", "#ffa600")
 INK, FAINT, LINE, PAPER = "#1f2733", "#5b6675", "#c3cad2", "#f4f6f8"
 DPI = 120
 STYLE: dict[str, Any] = {
@@ -57,7 +57,7 @@ STYLE: dict[str, Any] = {
 def style() -> Iterator[None]:
     """Draw and save in our style; also a decorator: `@style()`.
 
-    What matplotlib would tell users of its font cache, or of scripts that its font lacks, is kept from them.
+    Messages of matplotlib on its font cache, and on characters that its font lacks, are silenced.
     """
     logger = logging.getLogger("matplotlib")
     level = logger.level
@@ -190,7 +190,7 @@ def series(history: History, name: str) -> tuple[list[int], list[float]]:
 
 
 def drawable(value: float | None) -> TypeGuard[float]:
-    """Whether a number can be drawn: matplotlib's scales overflow beyond."""
+    """Return whether a number can be drawn: matplotlib's scales overflow beyond 1e100."""
     return value is not None and math.isfinite(value) and abs(value) < 1e100
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adaptree import kinds
-from adaptree.data.check import tell
+from adaptree.data.check import send_notes
 from adaptree.data.dataset import Dataset
 from adaptree.data.events import Event, Listener, note, silent
 from adaptree.data.split import split, split_again
@@ -150,7 +150,7 @@ def _read(run: Run, source: Any, method: Method, on_event: Listener) -> dict[str
         for part, other in (("validation", run.validation), ("test", run.test))
         if other is not None
     }
-    tell(dataset, others.get("validation"), others.get("test"), on_event)
+    send_notes(dataset, others.get("validation"), others.get("test"), on_event)
     parts = {part: whole(other) for part, other in others.items()}
     if "validation" in parts:
         return {"train": whole(dataset), **parts}

@@ -1,0 +1,42 @@
+"""Single values of a data file, whatever library read it: absent ones, texts, lists and flags."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from adaptree.errors import DataError
+
+
+def is_absent(value: Any) -> bool:
+    """Return whether a cell is None or NaN, which pandas writes for a missing value."""
+    return value is None or (isinstance(value, float) and value != value)
+
+
+def as_text(value: Any, number: int, column: str, name: str) -> str:
+    """Return a cell as a text, "" where it is absent; raise DataError, with row and file, for lists and the like."""
+    if isinstance(value, str):
+        return value
+    if is_absent(value):
+        return ""
+    if isinstance(value, int | float | np.generic):
+        return str(value)
+    raise DataError(
+        f"row {number} of '{name}': column '{column}' holds a {type(value).__name__}, not a text.",
+        hint="Choose another column with --text COL or --text-pair COL.",
+    )
+
+
+def as_list(value: Any) -> list[Any] | None:
+    """Return a list, a tuple or an array as a list; None for anything else."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return list(value) if isinstance(value, list | tuple) else None
+
+
+def as_flag(value: Any) -> bool | None:
+    """Return what 1, true, yes and 0, false, no or an empty cell stand for; None for anything else."""
+    word = str(value).strip().casefold()
+    if word in ("1", "1.0", "true", "yes"):
+        return True
+    return False if word in ("0", "0.0", "false", "no", "") else None
