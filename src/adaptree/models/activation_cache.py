@@ -29,7 +29,7 @@ from adaptree.models import cache_folder
 from adaptree.models.base import Base
 from adaptree.models.cache_files import NotCacheable, alone, make_room, mapped, reserve, sized
 from adaptree.models.hooks import HookedModel
-from adaptree.models.restart import CannotRestart, check_restart, private_copy, restart, states_below
+from adaptree.models.restart import CannotRestart, check_restart, key_of, private_copy, restart, states_below
 
 Array = np.ndarray[Any, Any]
 FORMAT = 1
@@ -63,7 +63,7 @@ class CachedLayers:
 
     def feed(self, rows: Sequence[Encoding]) -> None:
         """Read the states of a batch, for the forward pass that follows."""
-        places = [self._places[_key(row)] for row in rows]
+        places = [self._places[key_of(row)] for row in rows]
         states = self._groups[places[0][0]][[at for _, at in places]]
         self._state = torch.from_numpy(states.astype(np.float32, copy=False)).to(self._device)
 
@@ -115,7 +115,7 @@ def open_cache(
         form = check_restart(base.hooked, depth)
     except CannotRestart as why:
         raise NotCacheable(str(why)) from why
-    distinct = {_key(row): row for row in inputs()}
+    distinct = {key_of(row): row for row in inputs()}
     ordered = sorted(distinct.items(), key=lambda item: (canonical(len(item[1].ids)), item[0]))
     members: dict[int, list[tuple[bytes, Encoding]]] = {}
     for key, row in ordered:
@@ -139,10 +139,6 @@ def open_cache(
         raise NotCacheable(f"another process removes what is written to {path.parent}")
     groups, places = _views(flat, members, sizes, base.width)
     return CachedLayers(hooked, depth, form, groups, places)
-
-
-def _key(row: Encoding) -> bytes:
-    return row.ids.tobytes() + (b"|" + row.types.tobytes() if row.types is not None else b"")
 
 
 def _name(base: Base, depth: int, precision: str, ordered: Sequence[tuple[bytes, Encoding]]) -> str:

@@ -19,7 +19,7 @@ from adaptree.kinds.kind import as_texts
 from adaptree.kinds.reading import Reader, reader_for
 from adaptree.methods import Params, Plan
 from adaptree.models.forward import infer, vectors
-from adaptree.models.hooks import HookedModel, share
+from adaptree.models.hooks import HookedModel
 
 if TYPE_CHECKING:
     from adaptree.models.base import Base
@@ -73,8 +73,7 @@ class Bound:
         plan, weights = compose.together(hooked.sites, hooked.frozen, parts)
         if not weights and self._exact is None:
             return hooked.hook(plan), None
-        copy = HookedModel(share(hooked.model), hooked.architecture)
-        copy.swap(weights)
+        copy = hooked.copy(weights)
         if self._exact is not None and not quantise(copy.backbone):
             raise UsageError(
                 f"{hooked.sites.architecture} has no linear maps that int8 is for.", hint="Leave out int8."
@@ -153,12 +152,13 @@ class Bound:
 
     def features(self, inputs: Any, *, batch_size: int = 64) -> Tensor:
         """Return the pooled vector of each text or pair under this task, (n, width)."""
-        texts = as_texts([inputs] if isinstance(inputs, str) else inputs)
         if self.method.standalone:
             raise UsageError(f"{self.method.name} has no vectors in the base.")
+        texts = as_texts([inputs] if isinstance(inputs, str) else inputs)
+        rows = self.base.encoder.encode(texts, self.task.record.max_length) if texts else []
         pooling = self.task.record.pooling or self.base.pooling
         with nullcontext() if self._plan is None else self.base.hooked.running(self._plan):
-            return vectors(self.base, texts, self.task.record.max_length, pooling, batch_size, self._copy)
+            return vectors(self.base, rows, pooling, batch_size, self._copy)
 
     def run(self, inputs: list[Any], batch_size: int = 64) -> tuple[list[Example], Out]:
         """Return the inputs as encoded examples, and the head's output for each of their rows."""

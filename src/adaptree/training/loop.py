@@ -24,7 +24,7 @@ from adaptree.models import activation_cache
 from adaptree.models.base import Base
 from adaptree.models.cache_files import NotCacheable
 from adaptree.models.forward import forward, infer
-from adaptree.models.hooks import HookedModel, share, without_dropout
+from adaptree.models.hooks import without_dropout
 from adaptree.training import checkpoint
 from adaptree.training.distributed import ProcessGroup
 from adaptree.training.encoded import EncodedDataset
@@ -95,7 +95,7 @@ class Trainer:
         self.source, self.train_rows = training
         self.validation, self.validation_rows = validation
         torch.manual_seed(settings.seed)
-        self.hooked = HookedModel(share(base.hooked.model), base.hooked.architecture)
+        self.hooked = base.hooked.copy()
         if settings.dropout:
             self.hooked.model.train()
         else:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from adaptree.models.base import Base
 
 Array = np.ndarray[Any, Any]
-Event = dict[str, Any]
 
 FOLDS = 5
 FEWEST = 20
@@ -186,23 +184,12 @@ class _Probe:
 
 def vectors(base: Base, rows: Sequence[Encoding], parts: Parts) -> Array:
     """Return the pooled vectors of encoded texts, (n, width), with some methods in the base, or with none."""
-    import torch
-
-    from adaptree.data.batch import group
-    from adaptree.kinds.kind import pool
-    from adaptree.models.hooks import HookedModel, share
+    from adaptree.models.forward import vectors as pooled
 
     plan, weights = compose.together(base.hooked.sites, base.hooked.frozen, parts)
-    tree = None
-    if weights:
-        tree = HookedModel(share(base.hooked.model), base.hooked.architecture)
-        tree.swap(weights)
-        tree.bind(plan)
-    found = np.empty((len(rows), base.width), dtype=np.float32)
-    with torch.inference_mode(), nullcontext() if tree else base.hooked.running(base.hooked.hook(plan)):
-        for at in group([len(row.ids) for row in rows], 64):
-            hidden, mask = base.hidden([rows[i] for i in at], tree)
-            found[at] = pool(hidden, mask, base.pooling).float().cpu().numpy()
+    hooked = base.hooked.copy(weights) if weights else base.hooked
+    with hooked.running(plan):
+        found: Array = pooled(base, rows, base.pooling, hooked=hooked).numpy()
     return found
 
 
