@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from adaptree.models.sites import Sites
 
 
-EACH = "parallel(…) predicts with each"
+USE_PARALLEL = "parallel(…) predicts with each."
 
 
 class Block(Method):
@@ -124,7 +124,7 @@ class MeanOfOutputs(Block):
                 one = all(method.alike(other) for other, _ in self.parts)
                 raise CompositionError(
                     f"{method.name} changes the base's own weights: it gives no output of its own to average.",
-                    hint=f"{'average(…) takes the mean of the weights' if one else EACH}.",
+                    hint="average(…) takes the mean of the weights." if one else USE_PARALLEL,
                 )
         return {}
 

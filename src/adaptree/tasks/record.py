@@ -30,6 +30,10 @@ MADE_OF = "made_of"
 """The composition that the task's own weights were computed from: average(…), drop(…), stack(…)."""
 SAW = "saw"
 """{digest: task} of the data that the weights have learned from through parents, or in joint training."""
+REBASED = "rebased"
+"""For a task that was put into another base: the base, the version and the scores that it comes from."""
+EVALUATED = "evaluated"
+"""Not in `extra`, but a mark in the store (`Store.mark`): the rebased task has been scored on its new base."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +94,13 @@ class Record:
         """{digest: task} of all data that the weights have learned from: the task's own and SAW."""
         digest = self.data.get("digest")
         return {**self.extra.get(SAW, {}), **({digest: self.reference} if digest else {})}
+
+    def unscored(self, **changes: Any) -> Record:
+        """Return the record of a new task made from this one: without a version, scores, a history or a digest."""
+        return dataclasses.replace(
+            self, version=0, metrics={}, intervals={}, baselines={}, history=[], versions={}, created="", digest="",
+            file_bytes=0, **changes,
+        )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as JSON values, with a checksum over all of them."""

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adaptree.errors import StoreError
-from adaptree.tasks.files import TAKEN, cannot_write, sync_folder, write_new
+from adaptree.tasks.files import TAKEN, cannot_write, sync, write_new
 from adaptree.tasks.record import RECORD, TENSORS, Record, corrupt, installed, read_file, read_record
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Task:
             target.parent.mkdir(parents=True, exist_ok=True)
             saved = self._write_with_parts(staging)
             os.rename(staging, target)  # an empty folder is replaced, one with files in it is not
-            sync_folder(target.parent)
+            sync(target.parent)
         except OSError as error:
             if error.errno in TAKEN and target.exists():
                 raise StoreError(f"{target} is there already; a saved task is never changed.",
@@ -101,7 +101,7 @@ class Task:
         write_new(folder / CARD, card.write(record).encode("utf-8", "replace"))
         for name, figure in figures.figures(record).items():
             write_new(folder / name, figure.encode())
-        sync_folder(folder)
+        sync(folder)
         return Task(record, self.tensors)
 
     @classmethod

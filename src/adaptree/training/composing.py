@@ -16,20 +16,23 @@ from adaptree.errors import CompositionError, UsageError
 from adaptree.methods import parse as parse_method
 from adaptree.methods.layers import parse_layers
 from adaptree.methods.sparse import POSITIONS
-from adaptree.models.opening import EVALUATED, REBASED, open_task
+from adaptree.models.opening import open_task
 from adaptree.tasks.names import check_name
-from adaptree.tasks.record import FUSES, MADE_OF, NEEDS, ON, SAW, Record
+from adaptree.tasks.record import EVALUATED, FUSES, MADE_OF, NEEDS, ON, REBASED, SAW, Record
+from adaptree.tasks.store import Store
 from adaptree.tasks.task import Task
+from adaptree.training.package import probe_of
 from adaptree.training.parents import Parents, data_seen
 from adaptree.training.run import Run
 
 if TYPE_CHECKING:
     from adaptree.models.base import Base
     from adaptree.models.bound import Bound
-    from adaptree.tasks.store import Store
 
 TOLERANCE = 1e-6
+"""How far the logits of a kept composition may lie from those of its expression, relative to the largest."""
 OF_THE_RUN = (ON, FUSES, NEEDS, SAW, REBASED, "insight", "search", "joint")
+"""Entries of a part's extra that are not true of a task made from it."""
 
 
 def compose(
@@ -52,7 +55,6 @@ def compose(
     with the mean of the weights, drop(…) one without the weights of some layers, and stack(…) one with the weights of
     its last part, on top of the rest.
     """
-    from adaptree.tasks.store import Store
     from adaptree.training.pipeline import train
 
     check_name(name)
@@ -218,20 +220,10 @@ def _renamed(made: Task, name: str, pinned: Expression, more: Mapping[str, Any])
     expressions = {key: extra[key] for key in (ON, FUSES) if extra.get(key)}
     needed = [reference for text in expressions.values() for reference in algebra.parse(text).names]
     parents = Parents(expressions, {reference: made.parts[reference] for reference in needed})
-    record = replace(
-        made.record,
+    record = made.record.unscored(
         name=name,
-        version=0,
-        metrics={},
-        intervals={},
-        baselines={},
         seconds=0.0,
         settings={},
-        history=[],
-        versions={},
-        created="",
-        digest="",
-        file_bytes=0,
         extra={
             **{key: value for key, value in extra.items() if key not in OF_THE_RUN},
             **parents.extra,
@@ -244,15 +236,11 @@ def _renamed(made: Task, name: str, pinned: Expression, more: Mapping[str, Any])
 
 def _probed(task: Task, opened: Bound) -> Task:
     """Return the task with a probe of its own; raise CompositionError unless it answers as the expression does."""
-    import torch
-
-    inputs = task.record.probe.get("inputs", [])
-    logits = opened.base.bind(task).logits(inputs)
-    expected = opened.logits(inputs)
+    probe, tensors = probe_of(opened.base.bind(task), task.record.probe.get("inputs", []))
+    logits, expected = tensors["probe.logits"], opened.logits(probe["inputs"])
     if len(expected) and (logits - expected).abs().max() > TOLERANCE * expected.abs().max():
         raise CompositionError(
             f"{opened.composition.expression!r} cannot be kept as one task: it would not answer alike.",
             hint="Use the expression itself wherever a task's name goes.",
         )
-    probe = {**task.record.probe, "inputs": inputs, "path": "single", "threads": torch.get_num_threads()}
-    return Task(replace(task.record, probe=probe), {**task.weights, "probe.logits": logits}, task.parts)
+    return Task(replace(task.record, probe=probe), {**task.weights, **tensors}, task.parts)

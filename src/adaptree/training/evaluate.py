@@ -12,7 +12,7 @@ from adaptree.data.dataset import Dataset, Schema
 from adaptree.data.read import Source
 from adaptree.errors import UsageError
 from adaptree.kinds.reading import open_data
-from adaptree.models.opening import EVALUATED, REBASED
+from adaptree.tasks.record import EVALUATED, REBASED
 
 if TYPE_CHECKING:
     from adaptree.kinds import Example, Out
