@@ -187,7 +187,7 @@ def test_where_one_task_is_needed_a_composition_is_no_name(
 ) -> None:
     capsys.readouterr()
     assert main([command, "stack(words, again)", "--store", str(world["store"])]) == 2
-    told = "✘ 'stack(words, again)' is no task's name, but a composition.  Name one of its tasks.\n"
+    told = "✘ 'stack(words, again)' is a composition, not a task's name.  Name one of its tasks.\n"
     assert capsys.readouterr().err == told
 
 

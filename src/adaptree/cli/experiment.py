@@ -21,17 +21,17 @@ from adaptree.errors import TrainingError, UsageError
 @app.command()
 @options.takes("base", "threads")
 def experiment(
-    name: Annotated[str | None, typer.Argument(help="Which; without one they are listed.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Its name; without one, all experiments are listed.")] = None,
     data: Annotated[
         Path | None, typer.Option(help="Folder of the datasets, one folder each. Default: $ADAPTREE_DATA.")
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option("--out", help="Where it is kept. Default: the experiment's name.")
+        Path | None, typer.Option("--out", help="Folder for the results. Default: the experiment's name.")
     ] = None,
-    task: Annotated[list[str] | None, typer.Option("--task", help="Only this one; give it several times.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Default: the experiment's.")] = None,
+    task: Annotated[list[str] | None, typer.Option("--task", help="Only this task; give it several times.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds. Default: the experiment's own.")] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Only go on with what is begun there; without it, begin if need be.")
+        bool, typer.Option("--resume", help="Fail unless a run was begun in the folder; without it, one is begun.")
     ] = False,
     quiet: shared.Quiet = False,
     store: shared.NoStore = None,
@@ -46,10 +46,10 @@ def experiment(
         return 0
     where = data or (Path(found) if (found := os.environ.get("ADAPTREE_DATA")) else None)
     if where is None:
-        raise UsageError("which data? Give the folder of the datasets.", hint="--data DIR, or ADAPTREE_DATA")
+        raise UsageError("the folder of the datasets is not given.", hint="--data DIR, or ADAPTREE_DATA")
     place = folder or Path(name)
     if resume and not place.is_dir():
-        raise UsageError(f"nothing is begun in '{place}'.", hint="Leave out --resume, or name its folder: --out DIR")
+        raise UsageError(f"no run was begun in '{place}'.", hint="Leave out --resume, or name its folder: --out DIR")
     try:
         page = experiments.run(
             name, where, place, tasks=task or (), seeds=seeds, command=shlex.join(["adaptree", *sys.argv[1:]]),

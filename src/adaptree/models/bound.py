@@ -47,7 +47,7 @@ class Bound:
         self._compared = self._changed = 0
         self.kind = kinds.for_record(self.task.record, base.encoder)
         self.truncated = 0
-        """How many texts so far were longer than the task takes, and were cut."""
+        """How many texts so far were longer than the task takes, and were truncated."""
         self.method = composition.parts[-1][0]
         self._v = composition.v
         if isinstance(self.method, Dropped):
@@ -64,7 +64,7 @@ class Bound:
             raise WrongBase(
                 f"the task '{record.name}' was trained on another base, {record.base.get('name')}, "
                 f"not on {self.base.name}.",
-                hint=f"Load the one that it is of: --base {record.base.get('name')}, or where that is.",
+                hint=f"Load that base: --base {record.base.get('name')}, or its folder.",
             )
 
     def _place(self, parts: Parts) -> tuple[Plan | None, HookedModel | None]:
@@ -183,5 +183,5 @@ class Bound:
         return f"Bound({self.task!r} on {self.base!r})"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Return the task's card as HTML, which a notebook shows."""
         return self.task._repr_html_()

@@ -6,7 +6,7 @@ the base have passes of their own, and so have all parts on a base where sharing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -116,7 +116,7 @@ class MultiTask:
         found: dict[int, Tensor] = {}
         for batch in group([len(rows[i][1].ids) for i in order], batch_size):
             at = sorted(order[i] for i in batch)  # the rows are listed part by part
-            by_part = [(name, [rows[i][1] for i in of]) for name, of in _runs(at, lambda i: rows[i][0])]
+            by_part = [(name, [rows[i][1] for i in of]) for name, of in groupby(at, lambda i: rows[i][0])]
             hidden, mask = self._passes.states(by_part)
             start = 0
             for name, mine in by_part:
@@ -218,7 +218,7 @@ class RowTasks(MultiTask):
         """Return a function from a file's row to the part that its column `task` names, and the input."""
         if COLUMN not in first:
             raise DataError(
-                f"{self.expression!r} needs a column '{COLUMN}' that says whose answer each row wants; "
+                f"{self.expression!r} needs a column '{COLUMN}' that names a task for each row; "
                 f"the columns are {', '.join(map(repr, list(first)[:20]))}.",
                 hint=f"Its values: {', '.join(self.parts)}.",
             )
@@ -263,8 +263,3 @@ class RowPrediction:
         columns = dict(self.prediction.columns())
         score = columns.pop("score", None)
         return {"prediction": columns["prediction"] if list(columns) == ["prediction"] else columns, "score": score}
-
-
-def _runs(at: Sequence[int], key: Callable[[int], str]) -> Iterator[tuple[str, list[int]]]:
-    """Yield the runs of neighbours with the same key."""
-    return ((name, list(of)) for name, of in groupby(at, key))

@@ -135,7 +135,7 @@ class Record:
 
 
 def _upgraded(values: dict[str, Any]) -> dict[str, Any]:
-    """Return a record's values as written now: once several labels or numbers were kinds classify or regress too."""
+    """Return the values of an old record in today's form: several labels or numbers were once classify or regress."""
     extra = dict(values.get("extra", {}))
     if values["kind"] == "classify" and extra.pop("several", False):
         return {**values, "kind": "multilabel", "extra": extra}
@@ -195,7 +195,7 @@ def installed() -> dict[str, str]:
 
 
 def _has_type(value: Any, annotation: str) -> bool:
-    """Whether a JSON value has the outer type of a field: 'dict[…]', 'list[…]', 'str', 'int' or 'float'."""
+    """Return whether a JSON value has the outer type of a field: 'dict[…]', 'list[…]', 'str', 'int' or 'float'."""
     types: dict[str, tuple[type, ...]] = {
         "dict": (dict,), "list": (list,), "str": (str,), "int": (int,), "float": (int, float),
     }  # fmt: skip

@@ -63,7 +63,7 @@ def compose(
     store = store if isinstance(store, Store) else Store(store)
     tasks = {reference: store[reference] for reference in parsed.names}
     pinned = parsed.renamed({reference: task.record.reference for reference, task in tasks.items()})
-    opened = open_task(  # raises what is wrong with the expression
+    opened = open_task(  # raises if something is wrong with the expression
         store, pinned.names[0] if isinstance(pinned, Fuse) else pinned, base=base, device=device, threads=threads,
         trust_remote_code=trust_remote_code, allow_pickle=allow_pickle,
     )  # fmt: skip
@@ -207,7 +207,7 @@ def _flat(expression: Expression) -> list[Expression]:
 
 
 def _unscored(record: Record, store: Store) -> dict[str, Any]:
-    """Return what marks a part that was rebased and never evaluated; the mark passes on to what is made of it."""
+    """Return the REBASED entry of a part that was never evaluated on its new base: what is made of it inherits that."""
     rebased = record.extra.get(REBASED)
     if rebased is None or EVALUATED in store.marks(record.reference):
         return {}
@@ -235,12 +235,12 @@ def _renamed(made: Task, name: str, pinned: Expression, more: Mapping[str, Any])
 
 
 def _probed(task: Task, opened: Bound) -> Task:
-    """Return the task with a probe of its own; raise CompositionError unless it answers as the expression does."""
+    """Return the task with a probe of its own; raise CompositionError unless it predicts as the expression does."""
     probe, tensors = probe_of(opened.base.bind(task), task.record.probe.get("inputs", []))
     logits, expected = tensors["probe.logits"], opened.logits(probe["inputs"])
     if len(expected) and (logits - expected).abs().max() > TOLERANCE * expected.abs().max():
         raise CompositionError(
-            f"{opened.composition.expression!r} cannot be kept as one task: it would not answer alike.",
+            f"{opened.composition.expression!r} cannot be kept as one task: its predictions would differ.",
             hint="Use the expression itself wherever a task's name goes.",
         )
     return Task(replace(task.record, probe=probe), {**task.weights, **tensors}, task.parts)

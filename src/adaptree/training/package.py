@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PROBES = 4
 """Training inputs in a task's probe."""
 INSPECTED = 50_000
-"""Inputs whose answers are inspected one by one for the card; the scores are of all."""
+"""Inputs whose predictions are analysed for the card at most; the scores are of all inputs."""
 
 
 def make_task(
@@ -124,7 +124,7 @@ def _inspect(bound: Bound, part: Part, decoded: Decoded) -> dict[str, Any]:
 
 
 class _Inputs(Sequence[Any]):
-    """The first inputs of a part, read from the dataset when they are asked for."""
+    """The first inputs of a part, as a sequence that reads them from the dataset when they are used."""
 
     def __init__(self, part: Part, most: int) -> None:
         self._part, self._count = part, min(most, len(part))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from adaptree.tasks.store import Store
 
 OF_THE_OLD_BASE = ("insight", "search")
-"""Entries of a record's extra that describe answers given on the old base."""
+"""Entries of a record's extra that describe the task on its old base."""
 
 
 def rebase(
@@ -78,7 +78,7 @@ def check_fits(task: Task, base: Base) -> None:
     record, sites = task.record, base.hooked.sites
     if record.base["fingerprint"] == base.fingerprint:
         raise UsageError(
-            f"'{record.reference}' is of that base already, {base.name}.", hint=f"adaptree predict {record.reference} …"
+            f"'{record.reference}' is on that base already, {base.name}.", hint=f"adaptree predict {record.reference} …"
         )
     differs = ""
     if (was := record.base.get("architecture")) != sites.architecture:
@@ -94,7 +94,10 @@ def check_fits(task: Task, base: Base) -> None:
 
 
 def _other_size(task: Task, base: Base) -> str:
-    """Return how the number of weights differs: of the layers, or of all for sparse δs, whose positions count all."""
+    """Return how the base's number of weights differs, empty if it does not.
+
+    Embeddings are compared only for sparse δs, whose positions count all weights.
+    """
     from adaptree.methods.sparse import Sparse
     from adaptree.models.hooks import price
 
