@@ -1,4 +1,4 @@
-"""What the peers' four training scripts share: rows as their Trainer takes them, the score, and the clock."""
+"""Shared by the peers' four training scripts: rows as their Trainer takes them, the score, and the clock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Rows(Dataset[dict[str, Any]]):
         return self.rows[at]
 
     def by_length(self) -> Rows:
-        """In the order of their lengths: no order matters to an evaluation."""
+        """Sort the rows by length, for an evaluation, and return them."""
         self.rows.sort(key=lambda row: len(row["input_ids"]))
         return self
 
@@ -56,7 +56,7 @@ class ByLength(Sampler[int]):
 
 
 def by_length(kind: type[Any]) -> type[Any]:
-    """A Trainer that takes its batches from ByLength."""
+    """Return a Trainer class that takes its batches from ByLength."""
 
     class Grouped(kind):  # type: ignore[misc]
         def _get_train_sampler(self, train_dataset: Any = None) -> ByLength:
@@ -66,7 +66,7 @@ def by_length(kind: type[Any]) -> type[Any]:
 
 
 class Clock(TrainerCallback):  # type: ignore[misc]
-    """Tells what an epoch of training took, and what it scored."""
+    """Measures the time and the score of each epoch."""
 
     def __init__(self, measured: Measured) -> None:
         self.measured = measured
@@ -88,7 +88,7 @@ def score(evaluated: Any) -> dict[str, float]:
 
 
 def config_of(method: str, size: int, width: int) -> Any:
-    """The config of adapters for our word: Houlsby's bottleneck after both sublayers, or LoRA in query and value."""
+    """Return the adapters config of a method: Houlsby's bottleneck after both sublayers, or LoRA in query and value."""
     from adapters import DoubleSeqBnConfig, LoRAConfig
 
     if method == "houlsby":

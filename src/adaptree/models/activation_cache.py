@@ -27,14 +27,12 @@ from adaptree.methods import Method
 from adaptree.methods.layers import top_layers
 from adaptree.models import cache_folder
 from adaptree.models.base import Base
-from adaptree.models.cache_files import NotCacheable, alone, make_room, mapped, reserve, sized
+from adaptree.models.cache_files import FOLDER, NotCacheable, alone, make_room, mapped, reserve, sized
 from adaptree.models.hooks import HookedModel
 from adaptree.models.restart import CannotRestart, check_restart, key_of, private_copy, restart, states_below
 
 Array = np.ndarray[Any, Any]
 FORMAT = 1
-FOLDER = "trunk"
-"""In the cache folder; files of earlier versions are in it, and are found or removed to make room."""
 PRECISIONS = {"fp32": np.float32, "fp16": np.float16}
 BATCH = 64
 MATHS = (

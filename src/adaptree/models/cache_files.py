@@ -17,6 +17,10 @@ from adaptree.errors import UsageError
 Array = np.ndarray[Any, Any]
 
 
+FOLDER = "trunk"
+"""In the user's cache folder. The name of earlier versions, whose files are used, or removed to make room."""
+
+
 class NotCacheable(Exception):
     """Why a run's activations cannot be cached, and what would make it possible."""
 

@@ -224,9 +224,7 @@ def fit(run: Run, loaded: Loaded, plan: Resolved, on_event: Listener = silent) -
     from adaptree.training.search import check_search
 
     folder = None if loaded.store is None else checkpoint_folder(loaded.store, run.name, run.joint)
-    plan.trained.count(
-        plan.base.hooked.sites, plan.base.hooked.backbone
-    )  # raises if it does not fit
+    plan.trained.count(plan.base.hooked.sites, plan.base.hooked.backbone)  # raises if it does not fit
     halves: tuple[Array, Array] | None = None
     if run.search is not None:
         check_search(plan.method)
