@@ -21,6 +21,7 @@ from adaptree.kinds.classify import Classify
 from adaptree.kinds.reading import open_data
 from adaptree.methods import Method, parse
 from adaptree.models.base import Base
+from adaptree.models.cache_files import FOLDER
 from adaptree.models.loading import load_base
 from adaptree.training import checkpoint, loop
 from adaptree.training.interrupt import ctrl_c
@@ -44,7 +45,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ADAPTREE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "trunk"
+    return tmp_path / "cache" / FOLDER
 
 
 @pytest.fixture
