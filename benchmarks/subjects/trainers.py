@@ -1,15 +1,17 @@
-"""Shared by the peers' four training scripts: rows as their Trainer takes them, the score, and the clock."""
+"""Shared by the peers' four training scripts: the rows, the Trainer's arguments, the score, and the clock."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from measured import Measured
+from measured import Measured, read, weight
 from torch.utils.data import Dataset, Sampler
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainingArguments
 
 
 class Rows(Dataset[dict[str, Any]]):
@@ -63,6 +65,52 @@ def by_length(kind: type[Any]) -> type[Any]:
             return ByLength(train_dataset or self.train_dataset, self.args.train_batch_size, self.args.seed)
 
     return Grouped
+
+
+def encoded(options: Namespace, measured: Measured, tokenizer: Any, **padding: Any) -> dict[str, Rows]:
+    """Return the training and the validation rows, tokenised."""
+    parts = {}
+    with measured.phase("tokenise"):
+        for part in ("train", "validation"):
+            texts, labels = read(getattr(options, part))
+            parts[part] = Rows(tokenizer(texts, max_length=options.max_length, truncation=True, **padding), labels)
+    return parts
+
+
+def settings(options: Namespace, **more: Any) -> TrainingArguments:
+    """Return the TrainingArguments that all four scripts have in common, with those of one script."""
+    common = {
+        "output_dir": options.out, "learning_rate": options.lr, "num_train_epochs": options.epochs,
+        "per_device_train_batch_size": options.batch, "per_device_eval_batch_size": options.batch,
+        "eval_strategy": "epoch", "seed": options.seed,
+    }  # fmt: skip
+    return TrainingArguments(**{**common, **more})
+
+
+def tuned(options: Namespace, **more: Any) -> TrainingArguments:
+    """Return the arguments of someone who knows the Trainer."""
+    return settings(
+        options,
+        per_device_eval_batch_size=64,  # evaluation holds no gradients: larger batches are free
+        group_by_length=not options.sampler,  # texts of about one length together
+        save_strategy="no",  # nothing saved on the way, nothing logged, no bar
+        logging_strategy="no",
+        disable_tqdm=True,
+        report_to="none",
+        dataloader_pin_memory=False,
+        **more,
+    )
+
+
+def run(trainer: Any, options: Namespace, measured: Measured, save: Callable[[str], object]) -> None:
+    """Train, save the task with `save(folder)`, and print what was measured."""
+    with measured.phase("train, with evaluation"):
+        trainer.train()
+    folder = Path(options.out) / "saved"
+    with measured.phase("save"):
+        save(str(folder))
+    trained = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
+    measured.say(bytes=weight(folder), trained=trained)
 
 
 class Clock(TrainerCallback):  # type: ignore[misc]

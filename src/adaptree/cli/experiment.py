@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,10 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from adaptree.cli import app as shared
-from adaptree.cli import options
+from adaptree.cli import options, runs
 from adaptree.cli.app import app
 from adaptree.cli.show import Format, comparison_progress, emit, out, say
-from adaptree.errors import TrainingError, UsageError
+from adaptree.errors import UsageError
 
 
 @app.command()
@@ -50,15 +48,11 @@ def experiment(
     place = folder or Path(name)
     if resume and not place.is_dir():
         raise UsageError(f"no run was begun in '{place}'.", hint="Leave out --resume, or name its folder: --out DIR")
-    try:
+    with runs.keeping_cells(place):
         page = experiments.run(
-            name, where, place, tasks=task or (), seeds=seeds, command=shlex.join(["adaptree", *sys.argv[1:]]),
+            name, where, place, tasks=task or (), seeds=seeds, command=runs.typed_command(),
             on_event=partial(comparison_progress, quiet=quiet), **options.given(values),
         )  # fmt: skip
-    except KeyboardInterrupt:
-        raise TrainingError(
-            f"stopped; finished cells are kept in '{place}'.", hint="Run the same command to go on."
-        ) from None
     out().print(page, soft_wrap=True, markup=False, highlight=False)
     say("   ".join(map(str, [place / "table.md", *sorted(place.glob("*.png"))])), quiet)
     return 0
