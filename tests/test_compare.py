@@ -381,7 +381,7 @@ def number(words: list[str], i: int) -> dict[str, Any]:
     ("row", "kind", "metric"),
     [
         (tags, "tag", "f1"), (answer, "answer", "f1"), (choice, "choose", "accuracy"), (plain, "mlm", "perplexity"),
-        (labels, "classify", "f1"), (number, "regress", "pearson"),
+        (labels, "multilabel", "f1"), (number, "regress", "pearson"),
     ],
 )  # fmt: skip
 def test_every_kind_can_be_compared_on_a_sample_of_its_own_rows(
