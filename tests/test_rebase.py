@@ -199,7 +199,7 @@ def test_a_weight_of_another_shape_is_named(store: Store, tasks: dict[str, Task]
     with pytest.raises(WrongBase, match=r"it has 0.feedforward.up 16 × 32, here 8 × 32"):
         rebase(store, "wide", target)
     store.add(Task(replace(task.record, name="more"), {**task.weights, "9.feedforward.up": up}))
-    with pytest.raises(WrongBase, match=r"it has 9.feedforward.up 8 × 32, here not"):
+    with pytest.raises(WrongBase, match=r"it has 9.feedforward.up 8 × 32, here missing"):
         rebase(store, "more", target)
 
 

@@ -309,7 +309,7 @@ def test_what_the_probe_did_not_meet_is_not_answered_wrongly(
     assert bound.apart == {}
 
     def refuse(*args: Any) -> Any:
-        raise NotShareable("a module works on what all rows of a batch share")
+        raise NotShareable("a module works on a tensor without a batch axis")
 
     monkeypatch.setattr(Passes, "states", refuse)
     asked = dict.fromkeys(names, TEXTS)
@@ -346,7 +346,7 @@ def test_bad_input_is_refused_with_the_reason(base: Base, tasks: dict[str, Task]
     with pytest.raises(CompositionError, match="names a part twice"):
         base.bind("parallel(words, words)", tasks=tasks)
     rows = base.bind("rows(words, short)", tasks=tasks)
-    with pytest.raises(UsageError, match=r"'wrds' is no part of rows.*Did you mean 'words'"):
+    with pytest.raises(UsageError, match=r"'wrds' is not a part of rows.*Did you mean 'words'"):
         rows.predict(["a"], tasks=["wrds"])
     with pytest.raises(UsageError, match="2 inputs and 1 tasks"):
         rows.predict(["a", "b"], tasks=["words"])

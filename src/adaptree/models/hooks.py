@@ -82,7 +82,7 @@ class ModuleHook:
 
 
 class HookedModel:
-    """Runs plans over one model. `plan` is bound: it runs in every thread, and when checkpoints are recomputed."""
+    """Runs plans over one model. The bound `plan` runs in every thread, also where activations are recomputed."""
 
     def __init__(self, model: nn.Module, architecture: Architecture | None = None) -> None:
         self.model = model

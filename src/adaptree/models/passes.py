@@ -31,7 +31,7 @@ RowsByPlan = Sequence[tuple[str, Sequence[Encoding]]]
 
 
 class NotShareable(Exception):
-    """Why some plans cannot share a forward pass of this base."""
+    """Some plans cannot share a forward pass of this base; the message says why."""
 
 
 class Passes:
@@ -66,13 +66,13 @@ class Passes:
                 with hooked.running(plan):
                     hidden = hooked.backbone(**inputs).last_hidden_state
         if len(hidden) != len(rows):
-            raise NotShareable("a row was lost on the way")
+            raise NotShareable("the base returned fewer rows than it was given")
         return hidden, inputs["attention_mask"]
 
     def probe(self, names: Sequence[str]) -> None:
         """Compare the bits of several plans in one pass with those of each alone; raise NotShareable if they differ."""
         hooked = self.base.hooked
-        differs = f"{hooked.sites.architecture} gives other answers to several tasks at once"
+        differs = f"{hooked.sites.architecture} gives other bits when several tasks share a pass"
         rows = self._probe_rows()
         self._upper = self._restarted()
         try:
@@ -129,12 +129,13 @@ def _sliced(plans: Sequence[tuple[int, Plan]]) -> dict[str, Entry]:
 
 
 def _after(slices: Sequence[slice], steps: Sequence[Sequence[Action]]) -> Action:
+    """Return a step that runs each plan's steps on its own rows of a module's output."""
     total = slices[-1].stop
 
     def act(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         first = output[0] if isinstance(output, tuple) else output
         if len(first) != total:  # DeBERTa v2 also maps one table of positions for all rows
-            raise NotShareable("a module works on what all rows of a batch share")
+            raise NotShareable("a module works on a tensor without a batch axis")
         outputs = []
         for at, mine in zip(slices, steps, strict=True):
             here = _of_rows(args, at, total) if mine else args
@@ -145,6 +146,7 @@ def _after(slices: Sequence[slice], steps: Sequence[Sequence[Action]]) -> Action
 
 
 def _before(slices: Sequence[slice], steps: Sequence[Sequence[Before]]) -> Callable[..., Inputs | None]:
+    """Return a step that runs each plan's steps on its own rows of a module's inputs."""
     total = slices[-1].stop
 
     def look(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inputs | None:

@@ -1,4 +1,4 @@
-"""Run a base from the middle: the states that enter a layer are known, and the layers below it compute nothing."""
+"""Run a base from the middle: the states that enter a layer are given, and the layers below compute nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from adaptree.models.hooks import HookedModel, probe_inputs
 
 
 class CannotRestart(Exception):
-    """Why a base cannot go on from the middle with the same bits."""
+    """A base cannot be restarted in the middle with the same bits; the message says why."""
 
 
 def private_copy(hooked: HookedModel) -> HookedModel:

@@ -143,7 +143,7 @@ def _mean(expression: Average, parts: Mapping[str, Task], base: Base, bare: bool
 
 
 def _fewer(expression: Drop, parts: Mapping[str, Task], base: Base, bare: bool) -> Task:
-    """Return a task of the same method in the layers that are left; the tasks below it lose the same layers."""
+    """Return a task of the same method without the dropped layers; the tasks below it lose them too."""
     import torch
 
     from adaptree.models.hooks import price

@@ -60,7 +60,7 @@ def check_movable(task: Task) -> None:
     record, method = task.record, parse(task.record.method)
     why = ""
     if record.kind == "attached":
-        why = "was taken from a model of your own, with a head that is there"
+        why = "was attached to a model of your own, which has its head"
     elif record.extra.get(NEEDS):
         why = f"is made of {', '.join(record.extra[NEEDS])}, which would stay on the old base"
     elif isinstance(method, Full):
@@ -134,7 +134,7 @@ def _other_weights(task: Task, base: Base) -> str:
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:
-    return "not" if shape is None else " × ".join(map(str, shape))
+    return "missing" if shape is None else " × ".join(map(str, shape))
 
 
 def _moved(record: Record, name: str, base: Base) -> Record:

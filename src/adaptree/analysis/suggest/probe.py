@@ -33,7 +33,7 @@ Array = np.ndarray[Any, Any]
 
 FOLDS = 5
 FEWEST = 20
-"""Texts that a probe needs at least."""
+"""The least number of texts for a probe."""
 START, PER_LABEL, STEP = 50, 8, 3
 """Successive halving: the first stage has at least START rows and PER_LABEL per label; each next has STEP times as many
 rows and a STEP-th of the tasks."""
@@ -105,7 +105,7 @@ def ranking(
                 skipped[name] = error.what if isinstance(error, AdaptreeError) else f"lacks the weight {error}"
                 continue
             if not np.isfinite(adapted[name]).all():
-                skipped[name] = "makes vectors of these texts that are not finite"
+                skipped[name] = "gives vectors that are not finite for these texts"
                 continue
             found.append(probe.gain(name, adapted[name], tried))
             on_event({"event": "probe", "number": number, "tasks": len(left), **asdict(found[-1])})
