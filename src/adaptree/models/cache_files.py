@@ -99,8 +99,8 @@ def alone(path: Path, stopped: Callable[[], bool] | None = None) -> Iterator[Non
 def make_room(path: Path, total: int) -> None:
     """Delete leftovers of killed processes, then the least recently used files, until `total` bytes fit.
 
-    Raise NotCacheable if they never can. The caller holds the lock of `path`. Lock files stay: if one were removed while
-    another process waits for it, two processes could hold it.
+    Raise NotCacheable if they never can. The caller holds the lock of `path`. Lock files stay: if one were removed
+    while another process waits for it, two processes could hold it.
     """
     folder = path.parent
     for stale in (path, path.with_suffix(".partial")):
