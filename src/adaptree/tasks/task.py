@@ -105,12 +105,12 @@ class Task:
         return Task(record, self.tensors)
 
     @classmethod
-    def load(cls, folder: str | Path, *, check: bool = True) -> Task:
-        """Read a saved task and its parts; `check` compares the tensors' digest with the record's."""
+    def load(cls, folder: str | Path) -> Task:
+        """Read a saved task and its parts, and verify their files."""
         folder = Path(folder)
-        task = read_task(folder, called=folder.name, check=check)
+        task = read_task(folder, called=folder.name)
         within = sorted(path for path in (folder / PARTS).glob("*") if path.is_dir())
-        parts = [cls.load(path, check=check) for path in within]
+        parts = [cls.load(path) for path in within]
         return Task(task.record, task.tensors, {part.record.reference: part for part in parts})
 
     def __repr__(self) -> str:
@@ -127,14 +127,14 @@ class Task:
         return page.page(self.record)
 
 
-def read_task(folder: Path, *, called: str, check: bool = True) -> Task:
-    """Read the task in a folder, without its parts; `called` is its name in errors."""
+def read_task(folder: Path, *, called: str) -> Task:
+    """Read the task in a folder, without its parts, and verify its files; `called` is its name in errors."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
     record = read_record(folder, called=called)
     data = read_file(folder, TENSORS, called)
-    if check and hashlib.sha256(data).hexdigest() != record.digest:
+    if hashlib.sha256(data).hexdigest() != record.digest:
         short = f"{len(data):,} of {record.file_bytes:,} bytes" if len(data) < record.file_bytes else "wrong digest"
         raise corrupt(called, TENSORS, short)
     try:
