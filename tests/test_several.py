@@ -296,7 +296,7 @@ def test_a_base_whose_rows_meet_runs_its_parts_one_after_the_other(
     names = methods_of(tasks, ALL)[:3]
     bound = base.bind(f"parallel({', '.join(names)})", tasks=tasks)
     assert set(bound.apart) == set(names)
-    assert "other answers" in bound.apart[names[0]]
+    assert "other bits" in bound.apart[names[0]]
     asked = dict.fromkeys(names, TEXTS)
     assert_same_bits(base, tasks, bound.outputs(asked), asked)
 
