@@ -66,7 +66,7 @@ class _Adapter(BaseEstimator):  # type: ignore[misc]
         """Train a task on texts and their targets; a fifth is held out to choose the best epoch."""
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None: there is nothing to learn from.")
-        inputs = as_texts(X)
+        inputs = self._inputs(X)
         targets = column_or_1d(y, warn=True)
         if len(inputs) != len(targets):
             raise ValueError(f"{len(inputs)} texts and {len(targets)} targets: give one for each.")
@@ -90,6 +90,10 @@ class _Adapter(BaseEstimator):  # type: ignore[misc]
 
     def _targets(self, y: Array) -> list[Any]:
         raise NotImplementedError
+
+    def _inputs(self, X: Any) -> list[str | tuple[str, str]]:
+        """Return X as texts or pairs; a subclass may take other inputs."""
+        return as_texts(X)
 
     @property
     def bound_(self) -> Bound:
@@ -131,7 +135,7 @@ class AdapterClassifier(ClassifierMixin, _Adapter):  # type: ignore[misc]
 
     def predict_proba(self, X: Any) -> Array:
         """Return the probability of each class, (n, classes), in the order of `classes_`."""
-        predictions = self.bound_.predict(as_texts(X))
+        predictions = self.bound_.predict(self._inputs(X))
         return np.array([list(found.scores.values()) for found in predictions]).reshape(-1, len(self.classes_))
 
     def predict(self, X: Any) -> Array:
@@ -152,7 +156,7 @@ class AdapterRegressor(RegressorMixin, _Adapter):  # type: ignore[misc]
 
     def predict(self, X: Any) -> Array:
         """Return the number predicted for each text."""
-        return np.array([found.value for found in self.bound_.predict(as_texts(X))])
+        return np.array([found.value for found in self.bound_.predict(self._inputs(X))])
 
 
 def as_texts(X: Any) -> list[str | tuple[str, str]]:
