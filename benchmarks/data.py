@@ -22,11 +22,11 @@ Rows = list[dict[str, Any]]
 
 
 class NoData(Exception):
-    """Why the benchmark cannot have its data; one line."""
+    """The data cannot be read; the message says why in one line."""
 
 
 def rows_of(folder: Path | None) -> Rows:
-    """The dataset's rows with distinct texts, in an order that a seed has given."""
+    """Return the dataset's rows with distinct texts, shuffled with seed 0."""
     if folder is None:
         raise NoData("no data: give the folder that holds sms_spam/all.jsonl.xz with --data DIR or ADAPTREE_DATA.")
     try:
@@ -40,7 +40,7 @@ def rows_of(folder: Path | None) -> Rows:
 
 
 def write(rows: Rows, runs: Iterable[Run], folder: Path) -> None:
-    """The files that these runs read, always written anew: those of a stopped run or of other data do not stay."""
+    """Write the files that these runs read, replacing those of an earlier run."""
     folder.mkdir(parents=True, exist_ok=True)
     _put(folder / "labels.json", json.dumps(sorted({row["label"] for row in rows})))
     wanted = {(kind, int(count)) for run in runs for word in run.words for kind, count in FILE.findall(word)}
@@ -49,14 +49,14 @@ def write(rows: Rows, runs: Iterable[Run], folder: Path) -> None:
 
 
 def _put(path: Path, text: str) -> None:
-    """Whole or not at all."""
+    """Write a file, whole or not at all."""
     partial = path.with_suffix(".partial")
     partial.write_text(text)
     partial.replace(path)
 
 
 def cut(rows: Rows, kind: str, count: int) -> Rows:
-    """`count` rows for training, for validation, to predict (repeated when there are not enough), or made long."""
+    """Return `count` rows for training, for validation, to predict (repeated if they are too few), or made long."""
     held, rest = rows[:HELD], rows[HELD:]
     if kind == "texts":
         return [rows[i % len(rows)] for i in range(count)]
@@ -69,7 +69,7 @@ def cut(rows: Rows, kind: str, count: int) -> Rows:
 
 
 def _long(rows: Rows, at: int) -> str:
-    """A row's text with those of the rows after it, until it has enough words."""
+    """Return a row's text followed by those of the next rows, LONG_WORDS words in all."""
     words: list[str] = []
     while len(words) < LONG_WORDS:
         words += rows[at % len(rows)]["text"].split()

@@ -32,7 +32,7 @@ def publish(tables: Sequence[Table | Growth], rounds: Rounds, how: Mapping[str, 
 
 
 def between(page: str, new: str) -> str:
-    """The page with what lies between its markers replaced."""
+    """Return the page with the text between its markers replaced."""
     head, begin, rest = page.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end:
@@ -41,7 +41,7 @@ def between(page: str, new: str) -> str:
 
 
 def text(tables: Sequence[Table | Growth], rounds: Rounds, how: Mapping[str, Any]) -> str:
-    """Everything that was measured, as Markdown."""
+    """Return everything that was measured, as Markdown."""
     parts = [_circumstances(tables, rounds, how)]
     for table in tables:
         if _shown(table, rounds):
@@ -50,7 +50,7 @@ def text(tables: Sequence[Table | Growth], rounds: Rounds, how: Mapping[str, Any
 
 
 def _shown(table: Table | Growth, rounds: Rounds) -> bool:
-    """Whether there is something to show: a ratio, an amount that was not reached, or a line."""
+    """Return whether a table has something to show: a ratio, an amount that was not reached, or a line."""
     if isinstance(table, Table):
         return _compared(table, rounds) or any(math.inf in table.values(label, rounds) for label in table.amounts)
     return any(table.values(label, x, rounds) for label, line in table.lines.items() for x in line)
@@ -70,7 +70,7 @@ def _circumstances(tables: Sequence[Table | Growth], rounds: Rounds, how: Mappin
         f"Measured on {how['processor']} ({how['cpus']} cores, {how['threads']} threads), load average before a "
         f"measurement {statistics.median(loads):.1f} ({min(loads):.1f}-{max(loads):.1f}); {len(measured)} measurements "
         f"in {len(rounds)} interleaved rounds, each in a process of its own. Data: {how['data']}, {setup['rows']:,} "
-        f"training and {setup['validation']:,} validation rows unless said; base: {how['base']}.",
+        f"training and {setup['validation']:,} validation rows unless noted; base: {how['base']}.",
         *(f"Versions of {place}: {found}." for place, found in _versions(measured).items()),
         "A ratio is taken within a round; shown are the median and (least-most) over rounds.",
     ]
@@ -122,7 +122,7 @@ def _growth(growth: Growth, rounds: Rounds) -> str:
 
 
 def shown(spread: Spread | None, *, bare: bool = False, digits: int | None = None) -> str:
-    """'12.3 (11.9-13.0)'; three figures unless told. One round without an end is no spread."""
+    """Return '12.3 (11.9-13.0)', with three figures unless `digits` are given; 'not reached' if a round is infinite."""
     if spread is None:
         return "—"
     if math.isinf(spread.high):
@@ -141,6 +141,7 @@ def _number(value: float, digits: int | None) -> str:
 
 
 def judged(aim: str | None, spread: Spread | None) -> str:
+    """Return an aim with a mark for whether the median meets it."""
     if aim is None:
         return ""
     sign = aim.replace(">=", "≥").replace("<=", "≤")

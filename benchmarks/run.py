@@ -24,6 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from adaptree.models.cache_files import FOLDER
 from benchmarks import data, report, rows, runs
 from benchmarks.table import Growth, Run, Table
 
@@ -33,18 +34,20 @@ WARM = (
     Run(("{python}", "-c", "import adapters, peft"), "peers"),
     Run(("{python}", "-c", "import adaptree.api, torch, transformers")),
 )
-"""Done once, so that no measurement is the first to read or compile a package."""
+"""Run once before the rounds, so that no measurement is the first to read or compile a package."""
 
 
 class Refused(Exception):
-    """Why nothing is measured; one line."""
+    """Nothing can be measured; the message says why in one line."""
 
 
 def names() -> list[str]:
+    """Return the names of all rows."""
     return sorted(module.name for module in pkgutil.iter_modules(rows.__path__))
 
 
 def row(name: str) -> Any:
+    """Return the module of a row."""
     return importlib.import_module(f"{rows.__name__}.{name}")
 
 
@@ -62,14 +65,16 @@ class Results:
             self.measurements = kept["measurements"]
 
     def has(self, run: Run, number: int) -> bool:
+        """Return whether a run was measured in a round, and did not fail."""
         return any(m["run"] == run.key and m["round"] == number and "failed" not in m for m in self.measurements)
 
     def forget(self, keys: Iterable[str]) -> None:
+        """Remove the measurements of these runs."""
         gone = set(keys)
         self.measurements = [m for m in self.measurements if m["run"] not in gone]
 
     def keep(self, measurement: dict[str, Any]) -> None:
-        """In place of what was there for this run and round; on disk at once."""
+        """Add a measurement, in place of an older one of its run and round, and write the file."""
         same = (measurement["run"], measurement["round"])
         self.measurements = [m for m in self.measurements if (m["run"], m["round"]) != same] + [measurement]
         partial = self.path.with_suffix(".partial")
@@ -77,6 +82,7 @@ class Results:
         partial.replace(self.path)
 
     def rounds(self) -> dict[int, dict[str, dict[str, Any]]]:
+        """Return the measurements that did not fail, by round and run."""
         found: dict[int, dict[str, dict[str, Any]]] = {}
         for m in sorted(self.measurements, key=lambda m: int(m["round"])):
             if "failed" not in m:
@@ -85,13 +91,13 @@ class Results:
 
 
 class Machine:
-    """Where things are on this machine, and how a run is measured on it."""
+    """The paths and interpreters of this machine; measures runs on it."""
 
     def __init__(self, places: Mapping[str, str], pythons: Mapping[str, str], scratch: Path, threads: int) -> None:
         self.places, self.pythons, self.scratch, self.threads = dict(places), dict(pythons), scratch, threads
 
     def words(self, run: Run, out: Path) -> list[str]:
-        """The command with the places of this machine in it."""
+        """Return a run's command with the paths of this machine in it."""
         python = self.pythons[run.place]
         adaptree = str(Path(python).with_name("adaptree"))
         there = {**self.places, "python": python, "adaptree": adaptree, "scratch": str(self.scratch), "out": str(out)}
@@ -101,9 +107,9 @@ class Machine:
         return words
 
     def measure(self, run: Run) -> dict[str, Any]:
-        """One process from start to end; what it says of itself is the last line of its output."""
+        """Run a command in a process; return its times, and as `found` the JSON object that it prints last."""
         cache = self.scratch / "cache"
-        shutil.rmtree(cache / "trunk", ignore_errors=True)  # nobody profits from the run before
+        shutil.rmtree(cache / FOLDER, ignore_errors=True)  # no run profits from the one before
         load = os.getloadavg()[0]
         with tempfile.TemporaryDirectory(dir=self.scratch) as folder:
             out = Path(folder) / "out"
@@ -136,18 +142,18 @@ class Machine:
                 lines, complaint = output.read().splitlines(), errors.read().strip().splitlines()
         measured = {"load": round(load, 2), "seconds": seconds, "cpu": usage.ru_utime + usage.ru_stime}
         if child.returncode:
-            return measured | {"failed": self._bare((complaint or lines or ["no word"])[-1])}
+            return measured | {"failed": self._bare((complaint or lines or ["no output"])[-1])}
         return measured | {"found": last_object(lines)}
 
     def _bare(self, text: str) -> str:
-        """Without the places of this machine."""
+        """Return a text without the paths of this machine."""
         for place in sorted([*self.places.values(), str(self.scratch), *self.pythons.values()], key=len, reverse=True):
             text = text.replace(place, "…")
         return text[:300]
 
 
 def last_object(lines: Sequence[str]) -> dict[str, Any]:
-    """The object on the last line; nothing where a command says none."""
+    """Return the JSON object on the last line; an empty one if there is none."""
     try:
         found = json.loads(lines[-1]) if lines else {}
     except ValueError:
@@ -158,7 +164,7 @@ def last_object(lines: Sequence[str]) -> dict[str, Any]:
 def measure(
     tables: Sequence[Table | Growth], befores: Sequence[Run], machine: Machine, results: Results, rounds: int
 ) -> None:
-    """Every run of these tables once in each round, one after the other; what is there already is not run again."""
+    """Measure each run of these tables once in every round; those that are measured already are left out."""
     distinct = list({run.key: run for table in tables for run in table.runs}.values())
     todo = [(number, run) for number in range(1, rounds + 1) for run in distinct if not results.has(run, number)]
     if todo:
@@ -174,7 +180,7 @@ def measure(
 
 
 def short(run: Run) -> str:
-    """A run in a few words, without the places."""
+    """Return a run in a few words, without paths."""
     named = re.sub(r"--[a-z]+ \{[^ ]*", "", " ".join(run.words).removeprefix("{python} "))
     return " ".join(re.sub(r"\{[a-z]+\}/?", "", named).split())
 
@@ -184,7 +190,7 @@ def say(text: str) -> None:
 
 
 def how(setup: runs.Setup, threads: int, base: str) -> dict[str, Any]:
-    """What must be the same for measurements to be compared."""
+    """Return what must be the same for measurements to be compared."""
     return {
         "setup": dataclasses.asdict(setup),
         "data": str(data.DATASET.parent),

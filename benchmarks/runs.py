@@ -1,4 +1,4 @@
-"""The commands that rows are made of, and what is read from their measurements."""
+"""The commands that rows are made of, and the numbers that are read from their measurements."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def training(
     data: str = "train",
     more: tuple[str, ...] = (),
 ) -> Run:
-    """One of the training scripts in subjects/ on the benchmark's data."""
+    """Return the run of a training script in subjects/ on the benchmark's data."""
     words = (
         "{python}", f"{{subjects}}/{script}.py", "--base", base,
         "--train", f"{{data}}/{data}-{rows or setup.rows}.jsonl",
@@ -58,7 +58,7 @@ def training(
 
 
 def command(setup: Setup, *more: str, epochs: int | None = None, out: str = "{out}") -> Run:
-    """`adaptree train` as typed, on the same data."""
+    """Return the run of `adaptree train` on the same data."""
     epochs = epochs or setup.epochs
     words = (
         "{adaptree}", "train", f"{{data}}/train-{setup.rows}.jsonl",
@@ -70,18 +70,18 @@ def command(setup: Setup, *more: str, epochs: int | None = None, out: str = "{ou
 
 
 def stored(setup: Setup) -> Run:
-    """Puts a task into a store of the benchmark, to predict with and to load."""
+    """Return the run that puts a task into the benchmark's store, to predict with and to load."""
     return command(setup, epochs=1, out="{scratch}/store")
 
 
 def kept(setup: Setup, script: str) -> Run:
-    """A task of one epoch that a script leaves in the benchmark's folder, under the script's name."""
+    """Return the run that trains a script's task for one epoch and leaves it in the scratch folder, as SCRIPT."""
     run = training(setup, script, epochs=1)
     return Run(tuple(word.replace("{out}", f"{{scratch}}/{script}") for word in run.words), run.place)
 
 
 def bottlenecks(setup: Setup) -> dict[str, Run]:
-    """The same bottlenecks in all layers: ours, the peer in three ways, and the floor."""
+    """Return runs with the same bottlenecks in all layers: ours, the peer in three ways, and the floor."""
     return {
         OURS: training(setup, "ours"),
         f"adapters, {DOCUMENTED}": training(setup, "adapters_documented"),
@@ -92,7 +92,7 @@ def bottlenecks(setup: Setup) -> dict[str, Run]:
 
 
 def loras(setup: Setup) -> dict[str, Run]:
-    """LoRA of rank 8 in query and value of all layers; some epochs are enough for the time of one."""
+    """Return runs with LoRA of rank 8 in query and value of all layers; a few epochs suffice for the time of one."""
     epochs = min(4, setup.epochs)
 
     def run(script: str, *more: str) -> Run:
@@ -108,38 +108,38 @@ def loras(setup: Setup) -> dict[str, Run]:
 
 
 def wall(m: Measurement) -> float:
-    """Seconds of the whole process."""
+    """Return the seconds of the whole process."""
     return float(m["seconds"])
 
 
 def cpu(m: Measurement) -> float:
-    """CPU seconds of the whole process, on all cores."""
+    """Return the CPU seconds of the whole process, on all cores."""
     return float(m["cpu"])
 
 
 def memory(m: Measurement) -> float | None:
-    """Bytes at the peak above the loaded base."""
+    """Return the bytes at the peak above the loaded base."""
     return _maybe(m["found"].get("memory"))
 
 
 def size(m: Measurement) -> float | None:
-    """Bytes of what was saved."""
+    """Return the bytes of the saved task."""
     return _maybe(m["found"].get("bytes"))
 
 
 def per_epoch(m: Measurement) -> float:
-    """Seconds of training in an epoch, the first left aside: what is done only once is in it."""
+    """Return the median seconds of training in an epoch, without the first, which has one-off work in it."""
     epochs = m["found"]["epochs"]
     return float(statistics.median(epochs[1:] or epochs))
 
 
 def answering(m: Measurement) -> float:
-    """Seconds of tokenising and answering a file of texts, once all is loaded."""
+    """Return the seconds of tokenising and predicting a file of texts, once all is loaded."""
     return float(m["found"]["seconds"]["answer"])
 
 
 def score(m: Measurement) -> float | None:
-    """The best validation accuracy; the command line says it in its own words."""
+    """Return the best validation accuracy, from a script's output or from that of `adaptree train`."""
     found = m["found"]
     return _maybe(found["metrics"]["validation"]["accuracy"] if "metrics" in found else found.get("score"))
 

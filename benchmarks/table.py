@@ -1,4 +1,4 @@
-"""What a row of the benchmark is made of, and the arithmetic from measurements to what is shown.
+"""The parts of a benchmark's row, and the arithmetic from measurements to tables.
 
 A `Run` is a command; each is measured once in every round, in a process of its own. An `Amount` is a number read from
 the measurements of some runs. A `Table` compares amounts with a reference, round by round; a `Growth` fits how an
@@ -28,7 +28,7 @@ class Run:
 
     @property
     def key(self) -> str:
-        """What it is called in results.json; no path of a machine is in it."""
+        """Its name in results.json; no path of a machine is in it."""
         return " ".join((f"[{self.place}]", *self.words))
 
 
@@ -41,7 +41,7 @@ class Amount:
     times: float = 1.0
 
     def of(self, measured: Mapping[str, Measurement]) -> float | None:
-        """The amount in one round; None where a measurement lacks, infinite where what it waits for never came."""
+        """Return the amount in one round: None if a measurement is missing, infinite if a score was never reached."""
         if not self.runs:
             return self.times
         values = [self.read(measured[run.key]) if run.key in measured else None for run in self.runs]
@@ -92,7 +92,7 @@ class Table:
         return [self.scale * value for value in found if value is not None]
 
     def ratios(self, label: str, rounds: Rounds) -> list[float]:
-        """Of each round in which both were measured; none at all where one of the two is infinite in any."""
+        """Return the ratio of each round in which both were measured; none if one is infinite in any round."""
         pairs = [(self.amounts[label].of(m), self.amounts[self.reference].of(m)) for m in rounds.values()]
         if any(math.inf in pair for pair in pairs):
             return []
@@ -130,7 +130,7 @@ class Growth:
         return [self.scale * value for value in found if value is not None]
 
     def exponents(self, label: str, rounds: Rounds) -> list[float]:
-        """Of each round in which two points or more were measured."""
+        """Return the exponent of each round in which two points or more were measured."""
         found = []
         for measured in rounds.values():
             points = [(x, y) for x, amount in self.lines[label].items() if (y := amount.of(measured))]
@@ -140,7 +140,7 @@ class Growth:
 
 
 def exponent(points: Sequence[tuple[float, float]]) -> float:
-    """The slope of log y against log x by least squares."""
+    """Return the slope of log y against log x by least squares."""
     xs, ys = [math.log(x) for x, _ in points], [math.log(y) for _, y in points]
     middle, height = statistics.fmean(xs), statistics.fmean(ys)
     over = sum((x - middle) ** 2 for x in xs)
@@ -148,6 +148,6 @@ def exponent(points: Sequence[tuple[float, float]]) -> float:
 
 
 def holds(aim: str, value: float) -> bool:
-    """Whether '>= 2' or '<= 0.7' is true of a value."""
+    """Return whether an aim, '>= 2' or '<= 0.7', is true of a value."""
     sign, number = aim.split()
     return value >= float(number) if sign == ">=" else value <= float(number)

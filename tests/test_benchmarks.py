@@ -14,6 +14,8 @@ import pytest
 from benchmarks import data, report, run, runs
 from benchmarks.table import Amount, Growth, Run, Spread, Table, constant, exponent, holds
 
+from adaptree.models.cache_files import FOLDER
+
 ROOT = Path(__file__).parent.parent
 HOW = {
     "setup": {"rows": 10, "validation": 5}, "data": "sms_spam", "base": "minilm", "threads": 1, "cpus": 2,
@@ -164,15 +166,15 @@ def test_a_subject_that_fails_is_kept_with_its_last_word_and_without_places(mach
     assert found["failed"] == "no such thing in …"
 
 
-def test_a_subject_starts_with_an_empty_trunk_its_own_folder_and_the_threads_asked_for(machine: run.Machine) -> None:
-    trunk = machine.scratch / "cache" / "trunk"
-    trunk.mkdir(parents=True)
+def test_a_subject_starts_with_an_empty_activation_cache_its_own_folder_and_its_threads(machine: run.Machine) -> None:
+    states = machine.scratch / "cache" / FOLDER
+    states.mkdir(parents=True)
     code = (
         "import json, os, sys, time; print(json.dumps({'threads': os.environ['OMP_NUM_THREADS'], "
         "'late': time.monotonic() - float(os.environ['BENCH_STARTED']), 'out': os.path.exists(sys.argv[1])}))"
     )
     found = machine.measure(Run(("{python}", "-c", code, "{out}")))["found"]
-    assert not trunk.exists()
+    assert not states.exists()
     assert found["threads"] == "1"
     assert not found["out"]
     assert 0 < found["late"] < 60

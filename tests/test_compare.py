@@ -229,7 +229,7 @@ def test_a_sample_is_stated(run: Callable[..., dict[str, Any]], ran: list[str], 
     result = run("pfeiffer:2", seeds=1, rows=30, on_event=said.append)
     assert (result["data"]["train"], result["data"]["of"], result["data"]["validation"]) == (30, 72, 15)
     assert any("30 of the 72" in event.get("text", "") for event in said)
-    assert "30 rows to train on of 72, a sample drawn with seed 0" in (tmp_path / "out" / "table.md").read_text()
+    assert "30 rows to train on of 72, a sample with seed 0" in (tmp_path / "out" / "table.md").read_text()
 
 
 def test_bad_input_is_refused_before_anything_runs(run: Callable[..., dict[str, Any]], ran: list[str]) -> None:
@@ -381,7 +381,7 @@ def number(words: list[str], i: int) -> dict[str, Any]:
     ("row", "kind", "metric"),
     [
         (tags, "tag", "f1"), (answer, "answer", "f1"), (choice, "choose", "accuracy"), (plain, "mlm", "perplexity"),
-        (labels, "classify", "f1"), (number, "regress", "pearson"),
+        (labels, "multilabel", "f1"), (number, "regress", "pearson"),
     ],
 )  # fmt: skip
 def test_every_kind_can_be_compared_on_a_sample_of_its_own_rows(

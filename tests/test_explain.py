@@ -274,7 +274,7 @@ def test_texts_that_were_cut_are_told(world: World, capsys: pytest.CaptureFixtur
         (["f", "--file", "x.csv", "--mask", "--format", "csv"], "csv has no room"),
         (["a", "apple"], "does not attend to anything"),
         (["stack()", "apple"], "bare base"),
-        (["parallel(f, a)", "apple"], "several tasks answer here"),
+        (["parallel(f, a)", "apple"], "several tasks predict here"),
         (["fuse(a, b)", "apple"], 'adaptree compose "fuse(a, b)" --name NAME --train DATA'),
     ],
 )

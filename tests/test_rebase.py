@@ -151,7 +151,7 @@ def test_the_record_says_where_it_comes_from(store: Store, source: Base, target:
 
 
 def test_that_base_already(store: Store, source: Base) -> None:
-    with pytest.raises(UsageError, match="'words@1' is of that base already, source"):
+    with pytest.raises(UsageError, match="'words@1' is on that base already, source"):
         rebase(store, "words", source)
     assert len(store.history("words")) == 1
 
@@ -199,7 +199,7 @@ def test_a_weight_of_another_shape_is_named(store: Store, tasks: dict[str, Task]
     with pytest.raises(WrongBase, match=r"it has 0.feedforward.up 16 × 32, here 8 × 32"):
         rebase(store, "wide", target)
     store.add(Task(replace(task.record, name="more"), {**task.weights, "9.feedforward.up": up}))
-    with pytest.raises(WrongBase, match=r"it has 9.feedforward.up 8 × 32, here not"):
+    with pytest.raises(WrongBase, match=r"it has 9.feedforward.up 8 × 32, here missing"):
         rebase(store, "more", target)
 
 
@@ -351,7 +351,7 @@ def test_the_commands(store: Store, folder: Path, target: Base, data: Path, caps
     assert (found["task"], found["version"], found["metrics"], err) == ("words", 2, {}, "")
     assert found["rebased"]["reference"] == "words@1"
     _, err = run(capsys, "rebase", "words@1", "--base", folder, *where, code=2)
-    assert err.startswith("✘ 'words@1' is of that base already, source.")
+    assert err.startswith("✘ 'words@1' is on that base already, source.")
     _, err = run(capsys, "rebase", "wrods", "--base", other, *where, code=1)
     assert "Did you mean 'words'?" in err
     _, err = run(capsys, "rebase", "words", *where, code=2)

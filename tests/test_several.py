@@ -296,7 +296,7 @@ def test_a_base_whose_rows_meet_runs_its_parts_one_after_the_other(
     names = methods_of(tasks, ALL)[:3]
     bound = base.bind(f"parallel({', '.join(names)})", tasks=tasks)
     assert set(bound.apart) == set(names)
-    assert "other answers" in bound.apart[names[0]]
+    assert "other bits" in bound.apart[names[0]]
     asked = dict.fromkeys(names, TEXTS)
     assert_same_bits(base, tasks, bound.outputs(asked), asked)
 
@@ -309,12 +309,12 @@ def test_what_the_probe_did_not_meet_is_not_answered_wrongly(
     assert bound.apart == {}
 
     def refuse(*args: Any) -> Any:
-        raise NotShareable("a module works on what all rows of a batch share")
+        raise NotShareable("a module works on a tensor without a batch axis")
 
     monkeypatch.setattr(Passes, "states", refuse)
     asked = dict.fromkeys(names, TEXTS)
     assert_same_bits(base, tasks, bound.outputs(asked), asked)
-    assert "all rows of a batch share" in bound.apart[names[0]]
+    assert "without a batch axis" in bound.apart[names[0]]
 
 
 def test_int8_parts_have_passes_of_their_own(base: Base, tasks: dict[str, Task]) -> None:
@@ -346,7 +346,7 @@ def test_bad_input_is_refused_with_the_reason(base: Base, tasks: dict[str, Task]
     with pytest.raises(CompositionError, match="names a part twice"):
         base.bind("parallel(words, words)", tasks=tasks)
     rows = base.bind("rows(words, short)", tasks=tasks)
-    with pytest.raises(UsageError, match=r"'wrds' is no part of rows.*Did you mean 'words'"):
+    with pytest.raises(UsageError, match=r"'wrds' is not a part of rows.*Did you mean 'words'"):
         rows.predict(["a"], tasks=["wrds"])
     with pytest.raises(UsageError, match="2 inputs and 1 tasks"):
         rows.predict(["a", "b"], tasks=["words"])

@@ -301,16 +301,6 @@ def test_damage_is_detected_and_named(tmp_path: Path, damage: str) -> None:
     assert "train again" in caught.value.hint
 
 
-def test_without_the_check_a_broken_file_is_still_no_crash(tmp_path: Path) -> None:
-    small().save(tmp_path / "reviews")
-    path = tmp_path / "reviews/task.safetensors"
-    flip(path)
-    Task.load(tmp_path / "reviews", check=False)
-    path.write_bytes(path.read_bytes()[:-7])
-    with pytest.raises(TaskCorrupt, match=r"task\.safetensors"):
-        Task.load(tmp_path / "reviews", check=False)
-
-
 def test_a_lost_card_or_an_absent_folder(tmp_path: Path) -> None:
     small().save(tmp_path / "out")
     (tmp_path / "out/README.md").unlink()

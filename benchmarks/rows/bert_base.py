@@ -1,4 +1,4 @@
-"""The same at the shape of BERT-base: 12 layers, 768 wide. Its weights are random, so only time and memory speak."""
+"""Time and memory at the shape of BERT-base: 12 layers, 768 wide, with random weights."""
 
 from __future__ import annotations
 

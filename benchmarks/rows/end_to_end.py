@@ -1,4 +1,4 @@
-"""What a user waits for: from the command to the saved task, and to a score."""
+"""From the command to the saved task, and to a given score."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ def tables(setup: Setup) -> list[Table]:
 
 
 def until(m: Measurement) -> float:
-    """Seconds from the start of the process to the end of the first epoch with that score; infinite if none has it."""
+    """Return the seconds from the process's start to the end of the first epoch with that score; inf if none has it."""
     return next((seconds for seconds, score in m["found"]["course"] if score >= ENOUGH), math.inf)

@@ -24,7 +24,7 @@ def tables(setup: Setup) -> list[Table]:
             scores={label: Amount((run,), score) for label, run in whole.items()},
             reference=fast,
             aims={} if setup.quick else {"adapters, tuned": ">= 2.5", "adapters, as documented": ">= 5"},
-            note="The trunk cache is empty before each run; the others train all layers.",
+            note="The activation cache is empty before each run; the others train all layers.",
         ),
         Table(
             title=f"One epoch with --fast, {top} of {setup.depth} layers",
@@ -35,7 +35,7 @@ def tables(setup: Setup) -> list[Table]:
             },
             reference=fast,
             aims={OURS: f">= {0.8 * setup.depth / top:g}"},
-            note="Once the trunk is there: the median of the epochs after the first.",
+            note="Once the lower layers are cached: the median of the epochs after the first.",
         ),
     ]
     if not setup.quick:
@@ -54,7 +54,7 @@ def tables(setup: Setup) -> list[Table]:
         passes = tuple(Run((*common, "--texts", f"{{data}}/{file}.jsonl")) for file in files)
         found.append(
             Table(
-                title="Filling the trunk",
+                title="Filling the activation cache",
                 unit="s",
                 amounts={
                     forward: Amount(passes, answering, times=len(passes)),

@@ -30,6 +30,6 @@ def tables(setup: Setup) -> list[Table]:
             aims={OURS: "<= 0.7", "adaptree --fast": "<= 0.35"},
             scale=1e-6,
             note="Runs of two epochs; the base's weights are read before counting begins. Pages of mapped files, such "
-            "as the trunk cache, count while they are held.",
+            "as the activation cache, count while they are held.",
         )
     ]

@@ -1,4 +1,4 @@
-"""Answers for a file of short texts."""
+"""Predictions for a file of short texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task takes on disk."""
+"""The size of a task on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Before anything happens: importing, and the command line's first word."""
+"""Start-up: importing, --help, and one prediction from the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adding and loading a task when others are there."""
+"""Adding and loading a task beside 1 to 1,000 others."""
 
 from __future__ import annotations
 

@@ -6,12 +6,10 @@ classification head, every text padded to max_length, batches of 32, the base's 
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from adapters import AdapterTrainer, AutoAdapterModel
-from measured import Measured, arguments, read, weight
-from trainers import Clock, Rows, config_of, score
-from transformers import AutoTokenizer, TrainingArguments, set_seed
+from measured import Measured, arguments
+from trainers import Clock, config_of, encoded, run, score, settings
+from transformers import AutoTokenizer, set_seed
 
 
 def main() -> None:
@@ -25,35 +23,16 @@ def main() -> None:
     model.add_classification_head("task", num_labels=2)
     model.train_adapter("task")
 
-    with measured.phase("tokenise"):
-        parts = {}
-        for part in ("train", "validation"):
-            texts, labels = read(getattr(options, part))
-            encoded = tokenizer(texts, max_length=options.max_length, truncation=True, padding="max_length")
-            parts[part] = Rows(encoded, labels)
+    parts = encoded(options, measured, tokenizer, padding="max_length")
     trainer = AdapterTrainer(
         model=model,
-        args=TrainingArguments(
-            output_dir=options.out,
-            learning_rate=options.lr,
-            num_train_epochs=options.epochs,
-            per_device_train_batch_size=options.batch,
-            per_device_eval_batch_size=options.batch,
-            eval_strategy="epoch",
-            seed=options.seed,
-            remove_unused_columns=False,
-        ),
+        args=settings(options, remove_unused_columns=False),
         train_dataset=parts["train"],
         eval_dataset=parts["validation"],
         compute_metrics=score,
         callbacks=[Clock(measured)],
     )
-    with measured.phase("train, with evaluation"):
-        trainer.train()
-    folder = Path(options.out) / "saved"
-    with measured.phase("save"):
-        model.save_adapter(str(folder), "task", with_head=True)
-    measured.say(bytes=weight(folder), trained=sum(p.numel() for p in model.parameters() if p.requires_grad))
+    run(trainer, options, measured, lambda folder: model.save_adapter(folder, "task", with_head=True))
 
 
 if __name__ == "__main__":

@@ -1,16 +1,15 @@
 """adapters by someone who knows it: no dropout in the frozen base, batches by length, no needless work.
 
-The same method, batch size, learning rate and epochs as adapters_documented.py. Every change is marked.
+The same method, batch size, learning rate and epochs as adapters_documented.py.
+Every change is marked, here and in `trainers.tuned`.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from adapters import AdapterTrainer, AutoAdapterModel
-from measured import Measured, arguments, read, weight
-from trainers import Clock, Rows, by_length, config_of, score
-from transformers import AutoConfig, AutoTokenizer, DataCollatorWithPadding, TrainingArguments, set_seed
+from measured import Measured, arguments
+from trainers import Clock, by_length, config_of, encoded, run, score, tuned
+from transformers import AutoConfig, AutoTokenizer, DataCollatorWithPadding, set_seed
 
 
 def main() -> None:
@@ -29,42 +28,18 @@ def main() -> None:
     model.add_classification_head("task", num_labels=2)
     model.train_adapter("task")
 
-    with measured.phase("tokenise"):
-        parts = {}
-        for part in ("train", "validation"):
-            texts, labels = read(getattr(options, part))
-            parts[part] = Rows(tokenizer(texts, max_length=options.max_length, truncation=True), labels)
+    parts = encoded(options, measured, tokenizer)
     kind = by_length(AdapterTrainer) if options.sampler else AdapterTrainer
     trainer = kind(
         model=model,
-        args=TrainingArguments(
-            output_dir=options.out,
-            learning_rate=options.lr,
-            num_train_epochs=options.epochs,
-            per_device_train_batch_size=options.batch,
-            per_device_eval_batch_size=64,  # evaluation holds no gradients: larger batches are free
-            eval_strategy="epoch",
-            seed=options.seed,
-            remove_unused_columns=False,
-            group_by_length=not options.sampler,  # texts of about one length together …
-            save_strategy="no",  # nothing saved on the way, nothing logged, no bar
-            logging_strategy="no",
-            disable_tqdm=True,
-            report_to="none",
-            dataloader_pin_memory=False,
-        ),
-        data_collator=DataCollatorWithPadding(tokenizer),  # … and padded to the longest of the batch only
+        args=tuned(options, remove_unused_columns=False),
+        data_collator=DataCollatorWithPadding(tokenizer),  # padded to the longest text of the batch only
         train_dataset=parts["train"],
         eval_dataset=parts["validation"].by_length(),
         compute_metrics=score,
         callbacks=[Clock(measured)],
     )
-    with measured.phase("train, with evaluation"):
-        trainer.train()
-    folder = Path(options.out) / "saved"
-    with measured.phase("save"):
-        model.save_adapter(str(folder), "task", with_head=True)
-    measured.say(bytes=weight(folder), trained=sum(p.numel() for p in model.parameters() if p.requires_grad))
+    run(trainer, options, measured, lambda folder: model.save_adapter(folder, "task", with_head=True))
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ class Classifier(nn.Module):
 
 
 def batches(rows: list[list[int]], size: int, shuffle: random.Random | None = None) -> list[list[int]]:
-    """Positions of rows of one length, rounded up to 8; in random order if asked for."""
+    """Return batches of positions of rows of one length, rounded up to 8; in random order with `shuffle`."""
     order = list(range(len(rows)))
     if shuffle:
         shuffle.shuffle(order)

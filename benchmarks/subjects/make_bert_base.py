@@ -1,4 +1,4 @@
-"""A model of BERT-base's shape with random weights, and the base's tokenizer."""
+"""Write a model of BERT-base's shape with random weights, and the base's tokenizer."""
 
 from __future__ import annotations
 

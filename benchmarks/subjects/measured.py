@@ -1,6 +1,6 @@
-"""What every subject's script shares: the arguments, the data, a clock and one line of JSON at the end.
+"""Shared by every subject's script: the arguments, the data, a clock and one line of JSON at the end.
 
-It runs in every environment, ours and the peers': nothing but the standard library on top.
+It runs in every environment, ours and the peers', so it imports nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def arguments(*more: tuple[str, Any]) -> argparse.Namespace:
 
 
 def read(path: str) -> tuple[list[str], list[int]]:
-    """Texts and the numbers of their labels, from a file of json lines."""
+    """Return texts and the numbers of their labels, from a file of JSON lines."""
     with Path(path).open() as file:
         rows = [json.loads(line) for line in file]
     names = json.loads((Path(path).parent / LABELS).read_text())
@@ -51,12 +51,12 @@ def accuracy(answers: Sequence[int], labels: Sequence[int]) -> float:
 
 
 def weight(folder: str | Path) -> int:
-    """Bytes of all files below a folder."""
+    """Return the bytes of all files below a folder."""
     return sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
 
 
 def peak(start: bool = False) -> int | None:
-    """Bytes that this process held at most; with `start`, since now. None where the system does not tell."""
+    """Return this process's peak memory in bytes, after a reset with `start`; None if the system does not count it."""
     try:
         if start:
             Path("/proc/self/clear_refs").write_text("5")
@@ -67,7 +67,7 @@ def peak(start: bool = False) -> int | None:
 
 
 class Measured:
-    """Collects what one process measured of itself, and says it at the end."""
+    """Collects what one process measures of itself, and prints it at the end."""
 
     def __init__(self) -> None:
         self.found: dict[str, Any] = {}
@@ -85,7 +85,7 @@ class Measured:
         self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - began
 
     def base_is_loaded(self, model: Any) -> None:
-        """From here on memory is counted; the weights are read first, as a mapped file is held only once it is read."""
+        """Begin to count memory; the weights are read first, as a mapped file is held only once it is read."""
         self.seconds["until the base is loaded"] = time.monotonic() - STARTED
         for tensor in (*model.parameters(), *model.buffers()):
             tensor.detach().sum()
@@ -98,7 +98,7 @@ class Measured:
         self.course.append((time.monotonic() - STARTED, score))
 
     def say(self, **found: Any) -> None:
-        """The one line that the benchmark reads."""
+        """Print the one line of JSON that the benchmark reads."""
         most = peak()
         if self._held is not None and most is not None:
             self.found["memory"] = max(0, most - self._held)
@@ -119,7 +119,7 @@ def versions() -> dict[str, str]:
 
 
 def median_seconds(do: Callable[[int], object], times: int) -> float:
-    """The median time of `do(0)`, `do(1)`, …; one more is done first and not counted."""
+    """Return the median time of `do(1)`, `do(2)`, …; `do(0)` runs first and is not counted."""
     took = []
     do(0)
     for i in range(1, times):

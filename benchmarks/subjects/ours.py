@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def _method(options: Any) -> str:
-    """The peers' bottleneck has no norms of its own, so ours has none here either."""
+    """Return our method: without norms, as the peers' bottleneck has none."""
     spelled = {
         "houlsby": f"houlsby(size={options.size}, norms=false",
         "lora": f"lora(rank={options.size}",

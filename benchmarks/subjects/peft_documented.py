@@ -7,17 +7,14 @@ lora_dropout 0.1.
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from measured import Measured, arguments, read, weight
+from measured import Measured, arguments
 from peft import LoraConfig, TaskType, get_peft_model
-from trainers import Clock, Rows, score
+from trainers import Clock, encoded, run, score, settings
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
     DataCollatorWithPadding,
     Trainer,
-    TrainingArguments,
     set_seed,
 )
 
@@ -38,35 +35,17 @@ def main() -> None:
     )
     model = get_peft_model(base, config)
 
-    with measured.phase("tokenise"):
-        parts = {}
-        for part in ("train", "validation"):
-            texts, labels = read(getattr(options, part))
-            parts[part] = Rows(tokenizer(texts, max_length=options.max_length, truncation=True), labels)
+    parts = encoded(options, measured, tokenizer)
     trainer = Trainer(
         model=model,
-        args=TrainingArguments(
-            output_dir=options.out,
-            learning_rate=options.lr,
-            num_train_epochs=options.epochs,
-            per_device_train_batch_size=options.batch,
-            per_device_eval_batch_size=options.batch,
-            eval_strategy="epoch",
-            seed=options.seed,
-            label_names=["labels"],
-        ),
+        args=settings(options, label_names=["labels"]),
         data_collator=DataCollatorWithPadding(tokenizer),
         train_dataset=parts["train"],
         eval_dataset=parts["validation"],
         compute_metrics=score,
         callbacks=[Clock(measured)],
     )
-    with measured.phase("train, with evaluation"):
-        trainer.train()
-    folder = Path(options.out) / "saved"
-    with measured.phase("save"):
-        model.save_pretrained(str(folder))
-    measured.say(bytes=weight(folder), trained=sum(p.numel() for p in model.parameters() if p.requires_grad))
+    run(trainer, options, measured, model.save_pretrained)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Answers for a file of texts with adapters.
+"""Predict for a file of texts with adapters.
 
 As documented: texts in their order, batches of 32 padded to the longest. With --sorted as someone tunes it: ordered by
 length, batches of 64, inference mode.

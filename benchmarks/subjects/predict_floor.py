@@ -1,4 +1,4 @@
-"""Answers for a file of texts in plain PyTorch: what floor.py has trained."""
+"""Predict for a file of texts in plain PyTorch, with the model that floor.py has trained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers for a file of texts with a task bound to a loaded base."""
+"""Predict for a file of texts with a task bound to a loaded base."""
 
 from __future__ import annotations
 

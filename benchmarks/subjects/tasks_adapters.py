@@ -1,4 +1,4 @@
-"""Loading and adding an adapter when so many are in the model."""
+"""Time loading and adding an adapter beside --counts others in the model."""
 
 from __future__ import annotations
 

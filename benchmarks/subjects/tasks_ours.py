@@ -1,4 +1,4 @@
-"""Loading and adding a task when so many are in the store."""
+"""Time loading and adding a task beside --counts others in the store."""
 
 from __future__ import annotations
 

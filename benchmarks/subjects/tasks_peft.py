@@ -1,4 +1,4 @@
-"""Loading and adding a LoRA when so many are in the model."""
+"""Time loading and adding a LoRA beside --counts others in the model."""
 
 from __future__ import annotations
 

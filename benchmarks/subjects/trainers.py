@@ -1,15 +1,17 @@
-"""What the peers' four training scripts share: rows as their Trainer takes them, the score, and the clock."""
+"""Shared by the peers' four training scripts: the rows, the Trainer's arguments, the score, and the clock."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from measured import Measured
+from measured import Measured, read, weight
 from torch.utils.data import Dataset, Sampler
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainingArguments
 
 
 class Rows(Dataset[dict[str, Any]]):
@@ -27,7 +29,7 @@ class Rows(Dataset[dict[str, Any]]):
         return self.rows[at]
 
     def by_length(self) -> Rows:
-        """In the order of their lengths: no order matters to an evaluation."""
+        """Sort the rows by length, for an evaluation, and return them."""
         self.rows.sort(key=lambda row: len(row["input_ids"]))
         return self
 
@@ -56,7 +58,7 @@ class ByLength(Sampler[int]):
 
 
 def by_length(kind: type[Any]) -> type[Any]:
-    """A Trainer that takes its batches from ByLength."""
+    """Return a Trainer class that takes its batches from ByLength."""
 
     class Grouped(kind):  # type: ignore[misc]
         def _get_train_sampler(self, train_dataset: Any = None) -> ByLength:
@@ -65,8 +67,54 @@ def by_length(kind: type[Any]) -> type[Any]:
     return Grouped
 
 
+def encoded(options: Namespace, measured: Measured, tokenizer: Any, **padding: Any) -> dict[str, Rows]:
+    """Return the training and the validation rows, tokenised."""
+    parts = {}
+    with measured.phase("tokenise"):
+        for part in ("train", "validation"):
+            texts, labels = read(getattr(options, part))
+            parts[part] = Rows(tokenizer(texts, max_length=options.max_length, truncation=True, **padding), labels)
+    return parts
+
+
+def settings(options: Namespace, **more: Any) -> TrainingArguments:
+    """Return the TrainingArguments that all four scripts have in common, with those of one script."""
+    common = {
+        "output_dir": options.out, "learning_rate": options.lr, "num_train_epochs": options.epochs,
+        "per_device_train_batch_size": options.batch, "per_device_eval_batch_size": options.batch,
+        "eval_strategy": "epoch", "seed": options.seed,
+    }  # fmt: skip
+    return TrainingArguments(**{**common, **more})
+
+
+def tuned(options: Namespace, **more: Any) -> TrainingArguments:
+    """Return the arguments of someone who knows the Trainer."""
+    return settings(
+        options,
+        per_device_eval_batch_size=64,  # evaluation holds no gradients: larger batches are free
+        group_by_length=not options.sampler,  # texts of about one length together
+        save_strategy="no",  # nothing saved on the way, nothing logged, no bar
+        logging_strategy="no",
+        disable_tqdm=True,
+        report_to="none",
+        dataloader_pin_memory=False,
+        **more,
+    )
+
+
+def run(trainer: Any, options: Namespace, measured: Measured, save: Callable[[str], object]) -> None:
+    """Train, save the task with `save(folder)`, and print what was measured."""
+    with measured.phase("train, with evaluation"):
+        trainer.train()
+    folder = Path(options.out) / "saved"
+    with measured.phase("save"):
+        save(str(folder))
+    trained = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
+    measured.say(bytes=weight(folder), trained=trained)
+
+
 class Clock(TrainerCallback):  # type: ignore[misc]
-    """Tells what an epoch of training took, and what it scored."""
+    """Measures the time and the score of each epoch."""
 
     def __init__(self, measured: Measured) -> None:
         self.measured = measured
@@ -88,7 +136,7 @@ def score(evaluated: Any) -> dict[str, float]:
 
 
 def config_of(method: str, size: int, width: int) -> Any:
-    """The config of adapters for our word: Houlsby's bottleneck after both sublayers, or LoRA in query and value."""
+    """Return the adapters config of a method: Houlsby's bottleneck after both sublayers, or LoRA in query and value."""
     from adapters import DoubleSeqBnConfig, LoRAConfig
 
     if method == "houlsby":

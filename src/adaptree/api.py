@@ -128,17 +128,15 @@ def rebase(
     reference: str,
     base: Base | str | Path,
     name: str | None = None,
-    *,
-    device: str = "auto",
-    threads: int | None = None,
-    trust_remote_code: bool = False,
-    allow_pickle: bool = False,
+    **options: Any,
 ) -> Task:
-    """Put a stored task into another base of the same shape, as a new version of it or under another `name`."""
+    """Put a stored task into another base of the same shape, as a new version of it or under another `name`.
+
+    `options` are device, threads, trust_remote_code and allow_pickle (`adaptree.training.rebase.rebase`).
+    """
     from adaptree.training.rebase import rebase as move
 
-    trust = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
-    return move(store, reference, base, name, device=device, threads=threads, **trust)
+    return move(store, reference, base, name, **options)
 
 
 def compare(data: Source, *, methods: Sequence[Any], out: str | Path, **options: Any) -> dict[str, Any]:

@@ -28,12 +28,12 @@ Array = np.ndarray[Any, Any]
 
 @lru_cache(maxsize=4)
 def _base(name: str, device: str) -> Base:
-    """A base is loaded once for all estimators of a process: a grid fits many."""
+    """Return a base, loaded once for all estimators of a process: a grid fits many."""
     return base_of(name, device, None)
 
 
 class _Adapter(BaseEstimator):  # type: ignore[misc]
-    """What both estimators share. X is a sequence of texts, or of pairs of texts."""
+    """The part that both estimators share. X is a sequence of texts, or of pairs of texts."""
 
     _kind = ""
 
@@ -63,7 +63,7 @@ class _Adapter(BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Train a task on texts and what is right for them; a fifth is held out to choose the best epoch."""
+        """Train a task on texts and their targets; a fifth is held out to choose the best epoch."""
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None: there is nothing to learn from.")
         inputs = self._inputs(X)
@@ -74,10 +74,10 @@ class _Adapter(BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"{len(inputs)} samples: at least 2 are needed, to train on and to validate.")
         targets = self._targets(targets)
         rows = [
-            {"text": given, "label": target}
-            if isinstance(given, str)
-            else {"text_a": given[0], "text_b": given[1], "label": target}
-            for given, target in zip(inputs, targets, strict=True)
+            {"text": text, "label": target}
+            if isinstance(text, str)
+            else {"text_a": text[0], "text_b": text[1], "label": target}
+            for text, target in zip(inputs, targets, strict=True)
         ]
         bound = api.train(
             rows, base=_base(self.base, self.device), method=self.method, kind=self._kind, fast=self.fast,
@@ -92,6 +92,7 @@ class _Adapter(BaseEstimator):  # type: ignore[misc]
         raise NotImplementedError
 
     def _inputs(self, X: Any) -> list[str | tuple[str, str]]:
+        """Return X as texts or pairs; a subclass may take other inputs."""
         return as_texts(X)
 
     @property
@@ -133,12 +134,12 @@ class AdapterClassifier(ClassifierMixin, _Adapter):  # type: ignore[misc]
         return [f"{place:06d}" for place in places.tolist()]  # names that sort as the classes do
 
     def predict_proba(self, X: Any) -> Array:
-        """(n, classes): the probability of each class, in the order of `classes_`."""
-        bound = self.bound_
-        answers = bound.predict(self._inputs(X))
-        return np.array([list(found.scores.values()) for found in answers]).reshape(-1, len(self.classes_))
+        """Return the probability of each class, (n, classes), in the order of `classes_`."""
+        predictions = self.bound_.predict(self._inputs(X))
+        return np.array([list(found.scores.values()) for found in predictions]).reshape(-1, len(self.classes_))
 
     def predict(self, X: Any) -> Array:
+        """Return the most probable class of each text."""
         chosen = self.predict_proba(X).argmax(1)
         return np.asarray(self.classes_[chosen])
 
@@ -154,12 +155,12 @@ class AdapterRegressor(RegressorMixin, _Adapter):  # type: ignore[misc]
         return y.tolist()  # type: ignore[no-any-return]
 
     def predict(self, X: Any) -> Array:
-        bound = self.bound_
-        return np.array([found.value for found in bound.predict(self._inputs(X))])
+        """Return the number predicted for each text."""
+        return np.array([found.value for found in self.bound_.predict(self._inputs(X))])
 
 
 def as_texts(X: Any) -> list[str | tuple[str, str]]:
-    """Texts or pairs of a list, an array, or the columns of a frame."""
+    """Return X as a list of texts or pairs, from a list, an array, or one or two columns of a frame."""
     if isinstance(X, str):
         raise UsageError("X is one text; estimators take several.", hint="Give a list: [text].")
     if hasattr(X, "to_numpy"):

@@ -187,7 +187,7 @@ def test_where_one_task_is_needed_a_composition_is_no_name(
 ) -> None:
     capsys.readouterr()
     assert main([command, "stack(words, again)", "--store", str(world["store"])]) == 2
-    told = "✘ 'stack(words, again)' is no task's name, but a composition.  Name one of its tasks.\n"
+    told = "✘ 'stack(words, again)' is a composition, not a task's name.  Name one of its tasks.\n"
     assert capsys.readouterr().err == told
 
 
@@ -204,7 +204,7 @@ def test_several_answers_are_not_evaluated(
     ("words", "said"),
     [
         (["rows(words, again)", "the lion"], "write its name, a tab, and the text"),
-        (["rows(words, again)", "wrds\tthe lion"], "'wrds' is no part of.*Did you mean 'words'"),
+        (["rows(words, again)", "wrds\tthe lion"], "'wrds' is not a part of.*Did you mean 'words'"),
         (["rows(words, again)", "--file", "DATA"], "needs a column 'task'"),
         (["rows(words, again)", "--file", "MIXED"], "row 3 of 'mixed.csv' asks for 'tags'"),
         (["parallel(words, again)", "--file", "DATA", "--text", "txt"], "no column 'txt'.*Did you mean 'text'"),

@@ -31,6 +31,7 @@ from adaptree.methods import parse
 from adaptree.methods.houlsby import Houlsby
 from adaptree.models import activation_cache, cache_files
 from adaptree.models.base import Base
+from adaptree.models.cache_files import FOLDER
 from adaptree.models.hooks import HookedModel
 from adaptree.models.loading import load_base
 from adaptree.models.restart import CannotRestart, check_restart, private_copy, restart, states_below
@@ -62,7 +63,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ADAPTREE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "trunk"
+    return tmp_path / "cache" / FOLDER
 
 
 def trained(base: Base, data: Path, method: str, **settings: Any) -> tuple[dict[str, Tensor], list[str]]:

@@ -21,11 +21,12 @@ from adaptree.kinds.classify import Classify
 from adaptree.kinds.reading import open_data
 from adaptree.methods import Method, parse
 from adaptree.models.base import Base
+from adaptree.models.cache_files import FOLDER
 from adaptree.models.loading import load_base
 from adaptree.training import checkpoint, loop
 from adaptree.training.interrupt import ctrl_c
 from adaptree.training.result import Fit
-from adaptree.training.search import Halving, Trial, _best, search
+from adaptree.training.search import Trial, _best, is_weak, search
 from adaptree.training.settings import Settings
 
 pytest.importorskip("optuna")
@@ -44,7 +45,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ADAPTREE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "trunk"
+    return tmp_path / "cache" / FOLDER
 
 
 @pytest.fixture
@@ -101,22 +102,22 @@ def test_weak_trials_are_stopped_early(base: Base, data: Path) -> None:
     assert not trials[0]["stopped"]
 
 
+def weak(courses: list[list[float]]) -> list[bool]:
+    """Return for each trial whether its last score is weak beside the trials before it."""
+    trials = [Trial(i, "houlsby", 1e-3, 9, course[-1], course, False, 1.0) for i, course in enumerate(courses)]
+    return [is_weak(course[-1], len(course), trials[:i], 1.0) for i, course in enumerate(courses)]
+
+
 def test_a_trial_goes_on_while_it_is_in_the_best_third_and_an_equal_one_is_no_better() -> None:
-    halving = Halving()
-    assert [halving.stops(1, value) for value in (0.5, 0.5, 0.6, 0.4, 0.6, 0.55, 0.7)] == [
-        False, True, False, True, True, True, False
-    ]  # fmt: skip
-    assert not halving.stops(2, 0.0), "between the rungs nothing is stopped"
-    assert not halving.stops(3, 0.1), "the first to come so far goes on"
-    assert halving.stops(3, 0.1)
+    scores = (0.5, 0.5, 0.6, 0.4, 0.6, 0.55, 0.7)
+    assert weak([[score] for score in scores]) == [False, True, False, True, True, True, False]
+    assert weak([[0.5, 0.5], [0.6, 0.0]]) == [False, False], "between the rungs nothing is stopped"
+    assert weak([[0.9], [0.5, 0.5, 0.1]]) == [False, False], "the first to come so far goes on"
+    assert weak([[0.5, 0.5, 0.1], [0.6, 0.6, 0.1]]) == [False, True]
 
 
 def test_six_or_more_trials_let_two_go_on() -> None:
-    halving = Halving()
-    for value in (0.9, 0.1, 0.2, 0.3, 0.4):
-        halving.stops(1, value)
-    assert not halving.stops(1, 0.5)
-    assert halving.stops(1, 0.5)
+    assert weak([[score] for score in (0.9, 0.1, 0.2, 0.3, 0.4, 0.5, 0.5)])[-2:] == [False, True]
 
 
 def test_the_same_seed_tries_the_same_settings(base: Base, data: Path) -> None:

@@ -49,7 +49,7 @@ class Attention:
 
     @property
     def mean(self) -> Array:
-        """(adapters,): the mean over layers."""
+        """The mean over layers, (adapters,)."""
         found: Array = self.weights.mean(0)
         return found
 
@@ -163,7 +163,7 @@ def adapters_of(bound: Bound) -> tuple[str, ...]:
     from adaptree.models.bound import Bound
 
     if not isinstance(bound, Bound):
-        raise CompositionError("several tasks answer here, and one is to be explained.", hint="Name one of them.")
+        raise CompositionError("several tasks predict here, and only one can be explained.", hint="Name one of them.")
     topmost = [method for method, _ in bound.composition.parts if isinstance(method, Fusion)][-1:]
     for task in reversed(bound.composition.tasks):  # find its task: others may be below it, or inside a block
         if task.record.extra.get(FUSES) and [str(algebra.own(task)[0])] == [str(method) for method in topmost]:

@@ -28,7 +28,7 @@ FormatOption = Annotated[Format, typer.Option("--format", help="How results are 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes.")]
 Debug = Annotated[bool, typer.Option("--debug", help="On an error, show the traceback.")]
 Int8 = Annotated[
-    bool, typer.Option("--int8", help="Compute the base in int8: about twice as fast; refused if answers change.")
+    bool, typer.Option("--int8", help="Compute the base in int8: about twice as fast; an error if predictions change.")
 ]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,10 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from adaptree.cli import app as shared
-from adaptree.cli import options
+from adaptree.cli import options, runs
 from adaptree.cli.app import app
 from adaptree.cli.show import Format, comparison_progress, emit, emit_one, out, say
-from adaptree.errors import TrainingError, UsageError
+from adaptree.errors import UsageError
 
 METRIC = "Metric that is compared. Default: the kind's own, such as accuracy."
 TEST = "Test file, opened when the settings are chosen."
@@ -50,16 +48,12 @@ def compare(
     from adaptree import api
     from adaptree.analysis.compare import report
 
-    try:
+    with runs.keeping_cells(folder):
         result = api.compare(
             data, methods=method, out=folder, seeds=seeds, rows=rows, epochs=_numbers("epochs", epochs, int),
-            lr=_numbers("lr", lr, float), title=title, retry=retry, command=shlex.join(["adaptree", *sys.argv[1:]]),
+            lr=_numbers("lr", lr, float), title=title, retry=retry, command=runs.typed_command(),
             on_event=partial(comparison_progress, quiet=quiet), **options.given(values),
         )  # fmt: skip
-    except KeyboardInterrupt:
-        raise TrainingError(
-            f"stopped; finished cells are kept in '{folder}'.", hint="Run the same command to go on."
-        ) from None
     if form is Format.table:
         emit(report.table(result), form, report.titles(result))
         out().print("● on the Pareto front: nothing that trains as few parameters scores better", soft_wrap=True)

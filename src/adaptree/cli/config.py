@@ -1,4 +1,4 @@
-"""Options of a command from a file: --config run.toml"""
+"""--config run.toml: read options of a command from a file."""
 
 from __future__ import annotations
 

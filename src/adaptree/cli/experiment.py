@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,26 +10,26 @@ from typing import Annotated, Any
 import typer
 
 from adaptree.cli import app as shared
-from adaptree.cli import options
+from adaptree.cli import options, runs
 from adaptree.cli.app import app
 from adaptree.cli.show import Format, comparison_progress, emit, out, say
-from adaptree.errors import TrainingError, UsageError
+from adaptree.errors import UsageError
 
 
 @app.command()
 @options.takes("base", "threads")
 def experiment(
-    name: Annotated[str | None, typer.Argument(help="Which; without one they are listed.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Its name; without one, all experiments are listed.")] = None,
     data: Annotated[
         Path | None, typer.Option(help="Folder of the datasets, one folder each. Default: $ADAPTREE_DATA.")
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option("--out", help="Where it is kept. Default: the experiment's name.")
+        Path | None, typer.Option("--out", help="Folder for the results. Default: the experiment's name.")
     ] = None,
-    task: Annotated[list[str] | None, typer.Option("--task", help="Only this one; give it several times.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Default: the experiment's.")] = None,
+    task: Annotated[list[str] | None, typer.Option("--task", help="Only this task; give it several times.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds. Default: the experiment's own.")] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Only go on with what is begun there; without it, begin if need be.")
+        bool, typer.Option("--resume", help="Fail unless a run was begun in the folder; without it, one is begun.")
     ] = False,
     quiet: shared.Quiet = False,
     store: shared.NoStore = None,
@@ -46,19 +44,15 @@ def experiment(
         return 0
     where = data or (Path(found) if (found := os.environ.get("ADAPTREE_DATA")) else None)
     if where is None:
-        raise UsageError("which data? Give the folder of the datasets.", hint="--data DIR, or ADAPTREE_DATA")
+        raise UsageError("the folder of the datasets is not given.", hint="--data DIR, or ADAPTREE_DATA")
     place = folder or Path(name)
     if resume and not place.is_dir():
-        raise UsageError(f"nothing is begun in '{place}'.", hint="Leave out --resume, or name its folder: --out DIR")
-    try:
+        raise UsageError(f"no run was begun in '{place}'.", hint="Leave out --resume, or name its folder: --out DIR")
+    with runs.keeping_cells(place):
         page = experiments.run(
-            name, where, place, tasks=task or (), seeds=seeds, command=shlex.join(["adaptree", *sys.argv[1:]]),
+            name, where, place, tasks=task or (), seeds=seeds, command=runs.typed_command(),
             on_event=partial(comparison_progress, quiet=quiet), **options.given(values),
         )  # fmt: skip
-    except KeyboardInterrupt:
-        raise TrainingError(
-            f"stopped; finished cells are kept in '{place}'.", hint="Run the same command to go on."
-        ) from None
     out().print(page, soft_wrap=True, markup=False, highlight=False)
     say("   ".join(map(str, [place / "table.md", *sorted(place.glob("*.png"))])), quiet)
     return 0

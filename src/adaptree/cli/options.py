@@ -16,12 +16,12 @@ from adaptree.training.settings import Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 NOT_OPTIONS = ("data", "store", "baselines", "settings")
-"""Fields of `Run` that are no options: an argument, or given in another way."""
+"""Fields of `Run` that are not options of a command."""
 SETTINGS = tuple(f.name for f in fields(Settings))
 RUN = tuple(f.name for f in fields(Run) if f.name not in NOT_OPTIONS)
 COLUMNS = ("text", "text_pair", "label", "encoding")
 COMPUTING = ("device", "threads", "trust_remote_code", "allow_pickle")
-OF_TASK = "Where the task's base is. Default: the base that it was trained on."
+OF_TASK = "The task's base, a name or a folder. Default: the base that it was trained on."
 
 
 def takes(*names: str, required: tuple[str, ...] = (), **help: str) -> Callable[[Command], Command]:
@@ -72,7 +72,7 @@ def _option(name: str, required: bool, help: str | None) -> inspect.Parameter:
 
 
 def _type(annotation: str) -> type:
-    """Return what an option's word is converted to; a text, unless a field is a flag or a number."""
+    """Return the type of an option's value: bool, int or float where the annotation names it, else str."""
     words = {word.strip() for word in annotation.split("|")}
     return next((kind for kind in (bool, int, float) if kind.__name__ in words), str)
 

@@ -26,7 +26,7 @@ def rebase(
 ) -> None:
     """Put a task unchanged into an aligned base of the same shape."""
     from adaptree import api
-    from adaptree.models.opening import REBASED
+    from adaptree.tasks.record import REBASED
     from adaptree.tasks.store import Store
 
     moved = api.rebase(Store(store), task, base, name, **options.given(values))

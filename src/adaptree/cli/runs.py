@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from adaptree.tasks.record import Record
 
 
+def typed_command() -> str:
+    """Return the command line that was typed."""
+    return shlex.join(["adaptree", *sys.argv[1:]])
+
+
 def resume_command() -> str:
     """Return the command that goes on with this run."""
     return shlex.join(["adaptree", *(word for word in sys.argv[1:] if word != "--resume"), "--resume"])
@@ -32,6 +37,17 @@ def stoppable(folder: Path) -> Iterator[None]:
             raise
         hint = f"Go on with: {resume_command()}"
         raise TrainingError("stopped; what was trained so far is kept.", hint=hint) from None
+
+
+@contextmanager
+def keeping_cells(folder: Path) -> Iterator[None]:
+    """If Ctrl-C ends a comparison or an experiment, say that its finished cells are kept."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise TrainingError(
+            f"stopped; finished cells are kept in '{folder}'.", hint="Run the same command to go on."
+        ) from None
 
 
 def finish(records: Sequence[Record], quiet: bool) -> int:

@@ -111,7 +111,7 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as a person says them."""
+    """Return seconds as text: 3.2 s, 45 s, 2 min 5 s."""
     whole = round(seconds)
     return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s" if whole < 120 else f"{whole // 60} min {whole % 60} s"
 
@@ -155,7 +155,7 @@ class Progress:
         self._line(f"note: {event['text']}")
 
     def _trial(self, event: Event) -> None:
-        found = "the loss is no number" if event["score"] is None else f"{event['metric']} {event['score']:.4f}"
+        found = "the loss is not a number" if event["score"] is None else f"{event['metric']} {event['score']:.4f}"
         ended = f"stopped after {len(event['course'])} epochs" if event["stopped"] else f"{event['epochs']} epochs"
         self._line(
             f"trial {event['number'] + 1}/{event['trials']}  {event['method']}, lr {event['lr']:.2g}, {ended}: "

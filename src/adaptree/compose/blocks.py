@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from adaptree.compose.merge import Parts, plan_of, steps_of, weights_of
+from adaptree.compose.merge import Parts, combine, plan_of, run_after, run_before, weights_of
 from adaptree.errors import CompositionError
-from adaptree.methods import Action, Before, Entry, Method, Params, Plan
+from adaptree.methods import Action, Before, Method, Params, Plan
 from adaptree.methods.layers import parse_layers
 from adaptree.methods.method import digest_of
 from adaptree.methods.pfeiffer import INVERTIBLE
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from adaptree.models.sites import Sites
 
 
-EACH = "parallel(…) predicts with each"
+USE_PARALLEL = "parallel(…) predicts with each."
 
 
 class Block(Method):
@@ -113,7 +113,10 @@ class MeanOfOutputs(Block):
 
     def plan(self, sites: Sites, v: Params) -> Plan:
         plans = [plan_of(sites, group) for group in self.groups]
-        return {path: self._mean([plan.get(path, ()) for plan in plans]) for path in dict.fromkeys(chain(*plans))}
+        return {
+            path: combine([plan.get(path, ()) for plan in plans], self._mean_of_inputs, self._mean_of_outputs)
+            for path in dict.fromkeys(chain(*plans))
+        }
 
     def weights(self, sites: Sites, frozen: Params, v: Params) -> dict[str, Tensor]:
         for method, own in self.parts:
@@ -121,27 +124,15 @@ class MeanOfOutputs(Block):
                 one = all(method.alike(other) for other, _ in self.parts)
                 raise CompositionError(
                     f"{method.name} changes the base's own weights: it gives no output of its own to average.",
-                    hint=f"{'average(…) takes the mean of the weights' if one else EACH}.",
+                    hint="average(…) takes the mean of the weights." if one else USE_PARALLEL,
                 )
         return {}
-
-    def _mean(self, entries: Sequence[Entry]) -> Entry:
-        before = [[step for step in steps_of(entry) if isinstance(step, Before)] for entry in entries]
-        after: list[list[Any]] = [[s for s in steps_of(entry) if not isinstance(s, Before)] for entry in entries]
-        steps: list[Any] = []
-        if any(before):
-            steps.append(Before(self._mean_of_inputs(before)))
-        if any(after):
-            steps.append(self._mean_of_outputs(after))
-        return tuple(steps)
 
     def _mean_of_outputs(self, steps: Sequence[Sequence[Action]]) -> Action:
         def mean(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
             total: Tensor | None = None
             for share, mine in zip(self.shares, steps, strict=True):
-                y = output
-                for step in mine:
-                    y = step(module, args, y)
+                y = run_after(mine, module, args, output)
                 total = share * y if total is None else total + share * y
             assert total is not None
             return total
@@ -150,19 +141,12 @@ class MeanOfOutputs(Block):
 
     def _mean_of_inputs(self, steps: Sequence[Sequence[Before]]) -> Callable[..., Any]:
         def mean(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            changed = False
-            inputs = []
-            for mine in steps:
-                here = args, kwargs
-                for step in mine:
-                    if (seen := step.look(module, *here)) is not None:
-                        here, changed = seen, True
-                inputs.append(here)
-            if not changed:
+            changed = [run_before(mine, module, args, kwargs) for mine in steps]
+            if not any(changed):
                 return None
-            places = range(len(args))
+            inputs = [each or (args, kwargs) for each in changed]
             return (
-                tuple(self._mix([one[i] for one, _ in inputs]) for i in places),
+                tuple(self._mix([one[i] for one, _ in inputs]) for i in range(len(args))),
                 {key: self._mix([named[key] for _, named in inputs]) for key in kwargs},
             )
 

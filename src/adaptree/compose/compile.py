@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from adaptree import kinds
-from adaptree.compose.blocks import EACH, Dropped, MeanOfOutputs, MeanOfWeights, norms_of
+from adaptree.compose.blocks import USE_PARALLEL, Dropped, MeanOfOutputs, MeanOfWeights, norms_of
 from adaptree.compose.expression import Average, AverageOutputs, Drop, Expression, Fuse, Name, Stack, parse
 from adaptree.compose.merge import Parts
 from adaptree.errors import CompositionError, TaskCorrupt, TaskNotFound, near
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-OUTPUTS = "average_outputs(…) takes the mean of their outputs"
+USE_OUTPUTS = "average_outputs(…) takes the mean of their outputs."
 
 
 class Tasks(Protocol):
@@ -40,7 +40,7 @@ class Composition:
     v: Params
     """The weights of that task, its head among them."""
     tasks: tuple[Task, ...]
-    """All that take part."""
+    """All tasks that take part."""
 
 
 def compile_(expression: str | Expression, tasks: Tasks, device: str = "cpu") -> Composition:
@@ -85,7 +85,7 @@ class _Compiler:
         if isinstance(expression, Average):
             return self._averaged(expression, bare)
         if isinstance(expression, AverageOutputs):
-            return self._blended(expression, bare)
+            return self._averaged_outputs(expression, bare)
         if isinstance(expression, Drop):
             inner = self.read(expression.inside, bare)
             for method in (method for method, _ in inner.parts if method.standalone):
@@ -105,7 +105,7 @@ class _Compiler:
         """Compile a task on top of the tasks in `on`; None: on what it was trained on."""
         trained_on = task.record.extra.get(ON)
         if on is None and trained_on:
-            below = _Compiler(_Kept(task), self.device).read(parse(trained_on), bare=True)
+            below = _Compiler(_PartsOf(task), self.device).read(parse(trained_on), bare=True)
         else:
             lower = [own(each, self.device) for each in on or ()]
             below = Composition(expression, lower, None, {}, tuple(on or ()))
@@ -125,11 +125,11 @@ class _Compiler:
         if not inside:
             return Composition(expression, [], None, {}, ())
         parts = [part for each in inside for part in each.parts]
-        return Composition(expression, parts, inside[-1].task, inside[-1].v, _everyone(inside))
+        return Composition(expression, parts, inside[-1].task, inside[-1].v, _all_tasks(inside))
 
     def _averaged(self, expression: Average, bare: bool) -> Composition:
         inside = [self.read(part, bare) for part in expression.parts]
-        first = _alike(expression, inside, bare)
+        first = _check_alike(expression, inside, bare)
         whole = [each.parts[-1] for each in inside]
         method: Method = whole[0][0]
         if method.standalone:
@@ -138,7 +138,7 @@ class _Compiler:
             replaces = any(type(_inner(each)).weights is not Method.weights for each, _ in whole)
             raise CompositionError(
                 f"{expression!r}: weights of {' and '.join(dict.fromkeys(str(m) for m, _ in whole))} have no mean.",
-                hint=f"{EACH if replaces else OUTPUTS}.",
+                hint=USE_PARALLEL if replaces else USE_OUTPUTS,
             )
         heads = _mean_head(expression, inside, expression.shares)
         blocks = any(isinstance(each, MeanOfWeights) for each, _ in whole)
@@ -146,11 +146,11 @@ class _Compiler:
         if mean is None:  # δs over other places
             method, mean = MeanOfWeights(whole, expression.shares), norms_of(whole)
         mean |= heads
-        return Composition(expression, [*first.parts[:-1], (method, mean)], first.task, mean, _everyone(inside))
+        return Composition(expression, [*first.parts[:-1], (method, mean)], first.task, mean, _all_tasks(inside))
 
-    def _blended(self, expression: AverageOutputs, bare: bool) -> Composition:
+    def _averaged_outputs(self, expression: AverageOutputs, bare: bool) -> Composition:
         inside = [self.read(part, bare) for part in expression.parts]
-        first = _alike(expression, inside, bare)
+        first = _check_alike(expression, inside, bare)
         kind = kinds.find(first.task.record.kind) if first.task is not None else None
         if kind is not None and not kind.linear_head:
             raise CompositionError(f"{expression!r}: the head of {kind.name} is no linear map, and has no mean.")
@@ -160,11 +160,11 @@ class _Compiler:
         heads = _mean_head(expression, inside, expression.shares)
         block = MeanOfOutputs([each.parts for each in inside], expression.shares)
         v = {**norms_of([part for each in inside for part in each.parts]), **heads}
-        return Composition(expression, [(block, v)], first.task, v, _everyone(inside))
+        return Composition(expression, [(block, v)], first.task, v, _all_tasks(inside))
 
 
-class _Kept:
-    """The tasks that are saved within another, which is made of them."""
+class _PartsOf:
+    """The parts of a task, by reference: those that were saved with it."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -181,7 +181,7 @@ def _family(task: Task) -> Iterator[Task]:
             yield from _family(_part(task, name))
 
 
-def _everyone(inside: Sequence[Composition]) -> tuple[Task, ...]:
+def _all_tasks(inside: Sequence[Composition]) -> tuple[Task, ...]:
     return tuple(task for each in inside for task in each.tasks)
 
 
@@ -190,7 +190,7 @@ def _inner(method: Method) -> Method:
     return _inner(method.parts[0][0]) if isinstance(method, MeanOfWeights) else method
 
 
-def _alike(expression: Expression, inside: Sequence[Composition], bare: bool) -> Composition:
+def _check_alike(expression: Expression, inside: Sequence[Composition], bare: bool) -> Composition:
     """Return the first of some parts; raise CompositionError if their predictions have no mean.
 
     `bare`: parts may have been trained on different tasks.
@@ -203,23 +203,16 @@ def _alike(expression: Expression, inside: Sequence[Composition], bare: bool) ->
         both = f"{expression!r}: '{a.reference}' and '{b.reference}'"
         for what in ("kind", "labels", "pooling"):
             if getattr(a, what) != getattr(b, what):
-                raise CompositionError(
-                    f"{both} differ in {what}: their predictions have no mean.",
-                    hint=f"{EACH}.",
-                )
+                raise CompositionError(f"{both} differ in {what}: their predictions have no mean.", hint=USE_PARALLEL)
         kind = kinds.find(a.kind)
         if kind is not None and kind.outputs(a) != kind.outputs(b):
-            raise CompositionError(f"{both} differ in what their numbers stand for.", hint=f"{EACH}.")
+            raise CompositionError(f"{both} differ in what their numbers stand for.", hint=USE_PARALLEL)
         if isinstance(expression, Average) and not bare and a.extra.get(ON) != b.extra.get(ON):
             raise CompositionError(
-                f"{both} were trained on other tasks.",
-                hint="Say what is below them: stack(…, average(…)).",
+                f"{both} were trained on other tasks.", hint="Name what is below them: stack(…, average(…))."
             )
         if isinstance(expression, Average) and a.extra.get(FUSES) != b.extra.get(FUSES):
-            raise CompositionError(
-                f"{both} fuse other tasks: their weights have no mean.",
-                hint=f"{OUTPUTS}.",
-            )
+            raise CompositionError(f"{both} fuse other tasks: their weights have no mean.", hint=USE_OUTPUTS)
     return first
 
 

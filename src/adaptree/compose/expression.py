@@ -40,6 +40,8 @@ class Expression:
     """Which blocks may be inside; '' is a name."""
     least: ClassVar[int] = 0
     """How many parts it needs."""
+    takes: ClassVar[tuple[str, ...]] = ()
+    """The names of its options, which are attributes."""
 
     @property
     def parts(self) -> tuple[Expression, ...]:
@@ -56,8 +58,9 @@ class Expression:
         return 1 + max((part.depth for part in self.parts), default=-1)
 
     def options(self) -> dict[str, Any]:
-        """Return its options by name, such as weights and layers."""
-        return {}
+        """Return its options by name, such as weights and layers; those that are None are left out."""
+        values = {name: getattr(self, name) for name in self.takes if getattr(self, name) is not None}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     def to_json(self) -> Any:
         """Return the expression as JSON: a string for a name, else {block: parts, …}."""
@@ -124,9 +127,10 @@ class _Block(Expression):
 @dataclass(frozen=True, repr=False)
 class _Weighted(_Block):
     weights: tuple[float, ...] | None = None
-    """The share of each part, which sum up to one; none: the same of all."""
+    """The share of each part, which sum up to one; None: equal shares."""
 
     least: ClassVar[int] = 1
+    takes: ClassVar[tuple[str, ...]] = ("weights",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -149,9 +153,6 @@ class _Weighted(_Block):
     @property
     def shares(self) -> tuple[float, ...]:
         return self.weights or (1 / len(self.inside),) * len(self.inside)
-
-    def options(self) -> dict[str, Any]:
-        return {} if self.weights is None else {"weights": list(self.weights)}
 
 
 class Stack(_Block):
@@ -180,11 +181,12 @@ class Fuse(_Block):
     """Attention over what the parts' feed-forward adapters give; learned, so a fused task has a name of its own."""
 
     regularisation: float | None = None
-    """How much ‖V − I‖² of each layer adds to the loss; none: the method's usual number."""
+    """How much ‖V − I‖² of each layer adds to the loss; None: the method's default."""
 
     block: ClassVar[str] = "fuse"
     holds: ClassVar[tuple[str, ...]] = ("",)
     least: ClassVar[int] = 2
+    takes: ClassVar[tuple[str, ...]] = ("regularisation",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -197,9 +199,6 @@ class Fuse(_Block):
                 f"fuse: regularisation must be a number of at least 0, not {reprlib.repr(self.regularisation)}.",
                 hint="Leave it out for the usual 0.01.",
             )
-
-    def options(self) -> dict[str, Any]:
-        return {} if self.regularisation is None else {"regularisation": self.regularisation}
 
 
 class Parallel(_Block):
@@ -229,6 +228,7 @@ class Drop(Expression):
     block: ClassVar[str] = "drop"
     holds: ClassVar[tuple[str, ...]] = ("", "stack", "average", "average_outputs")
     least: ClassVar[int] = 1
+    takes: ClassVar[tuple[str, ...]] = ("layers",)
 
     def __post_init__(self) -> None:
         if not isinstance(self.layers, str) or not re.fullmatch(r"(?:top:\d+|[\d,\- ])+", self.layers):
@@ -241,16 +241,10 @@ class Drop(Expression):
     def parts(self) -> tuple[Expression, ...]:
         return (self.inside,)
 
-    def options(self) -> dict[str, Any]:
-        return {"layers": self.layers}
-
     def to_json(self) -> Any:
         return {"drop": self.inside.to_json(), "layers": self.layers}
 
 
-OPTIONS = {
-    "average": ("weights",), "average_outputs": ("weights",), "fuse": ("regularisation",), "drop": ("layers",),
-}  # fmt: skip
 BLOCKS: dict[str, type[Any]] = {
     each.block: each for each in (Stack, Average, AverageOutputs, Fuse, Parallel, Rows, Drop)
 }
@@ -323,7 +317,7 @@ def _from_json(value: Any, text: str = "") -> Expression:
 
 
 def _build(block: str, parts: Sequence[Expression], options: Mapping[str, Any], text: str) -> Expression:
-    known = OPTIONS.get(block, ())
+    known: tuple[str, ...] = BLOCKS[block].takes
     for key in options:
         if key not in known:
             has = f"It has: {', '.join(known)}." if known else f"{block} has none."

@@ -7,14 +7,15 @@ up. Any two others that write the same weight, a norm for instance, have no mean
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from adaptree.errors import CompositionError
-from adaptree.methods import Before, BeforeNorm, Entry, Method, Params, Plan, Step
+from adaptree.methods import Action, Before, BeforeNorm, Entry, Method, Params, Plan, Step
+from adaptree.methods.method import Inputs
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from adaptree.models.sites import Sites
 
@@ -58,6 +59,38 @@ def plan_of(sites: Sites, parts: Parts) -> Plan:
 def steps_of(entry: Entry) -> tuple[Step, ...]:
     """Return the steps of a plan's entry, in their order."""
     return entry if isinstance(entry, tuple) else (entry,)
+
+
+def run_before(steps: Iterable[Before], module: nn.Module, args: tuple[Any, ...], kwargs: Any) -> Inputs | None:
+    """Return a module's inputs as these steps change them, one after the other; None if none changes them."""
+    changed = None
+    for step in steps:
+        if (seen := step.look(module, args, kwargs)) is not None:
+            changed = args, kwargs = seen
+    return changed
+
+
+def run_after(steps: Iterable[Action], module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+    """Return a module's output as these steps change it, one after the other."""
+    for step in steps:
+        output = step(module, args, output)
+    return output
+
+
+def combine(
+    entries: Sequence[Entry],
+    before: Callable[[Sequence[Sequence[Before]]], Callable[..., Inputs | None]],
+    after: Callable[[Sequence[Sequence[Action]]], Action],
+) -> Entry:
+    """Return one entry for several plans' entries at a module.
+
+    `before` and `after` make one step of all steps that act on the module's inputs, and of those that act on its
+    output; they receive one list of steps for each plan.
+    """
+    early = [[step for step in steps_of(entry) if isinstance(step, Before)] for entry in entries]
+    late = [[step for step in steps_of(entry) if not isinstance(step, Before)] for entry in entries]
+    steps: list[Step] = [Before(before(early))] if any(early) else []
+    return (*steps, after(late)) if any(late) else tuple(steps)
 
 
 def _later(step: tuple[bool, Step]) -> bool:

@@ -27,14 +27,12 @@ from adaptree.methods import Method
 from adaptree.methods.layers import top_layers
 from adaptree.models import cache_folder
 from adaptree.models.base import Base
-from adaptree.models.cache_files import NotCacheable, alone, make_room, mapped, reserve, sized
+from adaptree.models.cache_files import FOLDER, NotCacheable, alone, make_room, mapped, reserve, sized
 from adaptree.models.hooks import HookedModel
-from adaptree.models.restart import CannotRestart, check_restart, private_copy, restart, states_below
+from adaptree.models.restart import CannotRestart, check_restart, key_of, private_copy, restart, states_below
 
 Array = np.ndarray[Any, Any]
 FORMAT = 1
-FOLDER = "trunk"
-"""In the cache folder; files of earlier versions are in it, and are found or removed to make room."""
 PRECISIONS = {"fp32": np.float32, "fp16": np.float16}
 BATCH = 64
 MATHS = (
@@ -44,9 +42,9 @@ MATHS = (
     "backends.cuda.flash_sdp_enabled", "backends.cuda.mem_efficient_sdp_enabled", "backends.cuda.math_sdp_enabled",
     "backends.cuda.cudnn_sdp_enabled",
 )  # fmt: skip
-"""The settings of torch that change how it computes, and so the bits."""
+"""Settings of torch that may change the bits of a result."""
 VARIABLES = ("MKL_CBWR", "ONEDNN_MAX_CPU_ISA")
-"""The environment variables that do the same for its libraries."""
+"""Environment variables of its libraries that may do so."""
 
 
 class CachedLayers:
@@ -63,7 +61,7 @@ class CachedLayers:
 
     def feed(self, rows: Sequence[Encoding]) -> None:
         """Read the states of a batch, for the forward pass that follows."""
-        places = [self._places[_key(row)] for row in rows]
+        places = [self._places[key_of(row)] for row in rows]
         states = self._groups[places[0][0]][[at for _, at in places]]
         self._state = torch.from_numpy(states.astype(np.float32, copy=False)).to(self._device)
 
@@ -115,7 +113,7 @@ def open_cache(
         form = check_restart(base.hooked, depth)
     except CannotRestart as why:
         raise NotCacheable(str(why)) from why
-    distinct = {_key(row): row for row in inputs()}
+    distinct = {key_of(row): row for row in inputs()}
     ordered = sorted(distinct.items(), key=lambda item: (canonical(len(item[1].ids)), item[0]))
     members: dict[int, list[tuple[bytes, Encoding]]] = {}
     for key, row in ordered:
@@ -136,13 +134,9 @@ def open_cache(
     except OSError as error:
         raise NotCacheable(f"the cache cannot be written ({error.strerror or error})") from error
     if flat is None:
-        raise NotCacheable(f"another process removes what is written to {path.parent}")
+        raise NotCacheable(f"another process removed the file from {path.parent}")
     groups, places = _views(flat, members, sizes, base.width)
     return CachedLayers(hooked, depth, form, groups, places)
-
-
-def _key(row: Encoding) -> bytes:
-    return row.ids.tobytes() + (b"|" + row.types.tobytes() if row.types is not None else b"")
 
 
 def _name(base: Base, depth: int, precision: str, ordered: Sequence[tuple[bytes, Encoding]]) -> str:
@@ -213,7 +207,7 @@ def _fill(
     stopped: Callable[[], bool],
 ) -> None:
     """Compute the states and write the file; it appears at `path` only when it is complete."""
-    partial = path.with_suffix(".partial")  # one name for all: we hold the lock, so any other writer is dead
+    partial = path.with_suffix(".partial")  # a fixed name: we hold the lock, so no other process writes it
     copy = private_copy(base.hooked)
     try:
         with partial.open("wb") as file:

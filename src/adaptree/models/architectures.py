@@ -35,7 +35,7 @@ def _once(config: Any, layer: int) -> int:
 
 
 def _albert_calls(config: Any, layer: int) -> int:
-    """An ALBERT layer is one set of weights, run once for every depth that is mapped to its group."""
+    """Return how often a layer of ALBERT runs: once for every depth that is mapped to its group."""
     group = layer // config.inner_group_num
     depths = range(config.num_hidden_layers)
     return sum(int(i / (config.num_hidden_layers / config.num_hidden_groups)) == group for i in depths)
@@ -43,7 +43,7 @@ def _albert_calls(config: Any, layer: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """A row of the table. `pooling`: which state stands for the text, as its pretraining has it."""
+    """A row of the table. `pooling` is how token states become one vector, as in its pretraining."""
 
     stacks: tuple[LayerStack, ...]
     pooling: str = "first"

@@ -76,8 +76,9 @@ class Base:
     def features(self, inputs: Any, *, batch_size: int = 64) -> Tensor:
         """Return the pooled vector of each text or pair under no task, (n, width)."""
         texts = as_texts([inputs] if isinstance(inputs, str) else inputs)
+        rows = self.encoder.encode(texts, self.limit) if texts else []
         with self.hooked.running({}):
-            return vectors(self, texts, self.limit, self.pooling, batch_size, None)
+            return vectors(self, rows, self.pooling, batch_size)
 
     @overload
     def bind(self, task: Task, *, on: Sequence[Task] | None = None, int8: bool = False) -> Bound: ...

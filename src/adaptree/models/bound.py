@@ -19,7 +19,7 @@ from adaptree.kinds.kind import as_texts
 from adaptree.kinds.reading import Reader, reader_for
 from adaptree.methods import Params, Plan
 from adaptree.models.forward import infer, vectors
-from adaptree.models.hooks import HookedModel, share
+from adaptree.models.hooks import HookedModel
 
 if TYPE_CHECKING:
     from adaptree.models.base import Base
@@ -47,7 +47,7 @@ class Bound:
         self._compared = self._changed = 0
         self.kind = kinds.for_record(self.task.record, base.encoder)
         self.truncated = 0
-        """How many texts so far were longer than the task takes, and were cut."""
+        """How many texts so far were longer than the task takes, and were truncated."""
         self.method = composition.parts[-1][0]
         self._v = composition.v
         if isinstance(self.method, Dropped):
@@ -64,7 +64,7 @@ class Bound:
             raise WrongBase(
                 f"the task '{record.name}' was trained on another base, {record.base.get('name')}, "
                 f"not on {self.base.name}.",
-                hint=f"Load the one that it is of: --base {record.base.get('name')}, or where that is.",
+                hint=f"Load that base: --base {record.base.get('name')}, or its folder.",
             )
 
     def _place(self, parts: Parts) -> tuple[Plan | None, HookedModel | None]:
@@ -73,8 +73,7 @@ class Bound:
         plan, weights = compose.together(hooked.sites, hooked.frozen, parts)
         if not weights and self._exact is None:
             return hooked.hook(plan), None
-        copy = HookedModel(share(hooked.model), hooked.architecture)
-        copy.swap(weights)
+        copy = hooked.copy(weights)
         if self._exact is not None and not quantise(copy.backbone):
             raise UsageError(
                 f"{hooked.sites.architecture} has no linear maps that int8 is for.", hint="Leave out int8."
@@ -153,12 +152,13 @@ class Bound:
 
     def features(self, inputs: Any, *, batch_size: int = 64) -> Tensor:
         """Return the pooled vector of each text or pair under this task, (n, width)."""
-        texts = as_texts([inputs] if isinstance(inputs, str) else inputs)
         if self.method.standalone:
             raise UsageError(f"{self.method.name} has no vectors in the base.")
+        texts = as_texts([inputs] if isinstance(inputs, str) else inputs)
+        rows = self.base.encoder.encode(texts, self.task.record.max_length) if texts else []
         pooling = self.task.record.pooling or self.base.pooling
         with nullcontext() if self._plan is None else self.base.hooked.running(self._plan):
-            return vectors(self.base, texts, self.task.record.max_length, pooling, batch_size, self._copy)
+            return vectors(self.base, rows, pooling, batch_size, self._copy)
 
     def run(self, inputs: list[Any], batch_size: int = 64) -> tuple[list[Example], Out]:
         """Return the inputs as encoded examples, and the head's output for each of their rows."""
@@ -183,5 +183,5 @@ class Bound:
         return f"Bound({self.task!r} on {self.base!r})"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Return the task's card as HTML, which a notebook shows."""
         return self.task._repr_html_()

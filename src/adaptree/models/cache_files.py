@@ -17,8 +17,12 @@ from adaptree.errors import UsageError
 Array = np.ndarray[Any, Any]
 
 
+FOLDER = "trunk"
+"""In the user's cache folder. The name of earlier versions, whose files are used, or removed to make room."""
+
+
 class NotCacheable(Exception):
-    """Why a run's activations cannot be cached, and what would make it possible."""
+    """A run's activations cannot be cached; the message says why, and what would make it possible."""
 
 
 def mapped(path: Path, dtype: np.dtype[Any], total: int) -> Array | None:
@@ -55,6 +59,7 @@ def _bytes(path: Path) -> int:
 
 
 def sized(count: int) -> str:
+    """Return a number of bytes with a unit."""
     return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"
 
 
@@ -94,9 +99,8 @@ def alone(path: Path, stopped: Callable[[], bool] | None = None) -> Iterator[Non
 def make_room(path: Path, total: int) -> None:
     """Delete leftovers of killed processes, then the least recently used files, until `total` bytes fit.
 
-    Raise NotCacheable if that many never can.
-
-    The caller holds the lock of `path`. Lock files stay: removing one that another process waits for would let two in.
+    Raise NotCacheable if they never can. The caller holds the lock of `path`. Lock files stay: if one were removed
+    while another process waits for it, two processes could hold it.
     """
     folder = path.parent
     for stale in (path, path.with_suffix(".partial")):

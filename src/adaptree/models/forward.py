@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from adaptree.data.batch import group
+from adaptree.data.encode import Encoding
 from adaptree.kinds import Example, Kind, Out
 from adaptree.kinds.kind import pool
 from adaptree.methods import Params, Plan
@@ -21,10 +22,9 @@ if TYPE_CHECKING:
 
 
 def vectors(
-    base: Base, texts: list[Any], max_length: int, pooling: str, batch_size: int, hooked: HookedModel | None
+    base: Base, rows: Sequence[Encoding], pooling: str, batch_size: int = 64, hooked: HookedModel | None = None
 ) -> Tensor:
-    """Return the pooled vector of each text, (n, width)."""
-    rows = base.encoder.encode(texts, max_length) if texts else []
+    """Return the pooled vector of each row, (n, width), in this base or in a copy of it."""
     out = torch.empty(len(rows), base.width)
     with torch.inference_mode():
         for at in group([len(row.ids) for row in rows], batch_size):

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from adaptree.compose.merge import run_after, run_before, steps_of
 from adaptree.core import bottleneck, norms
 from adaptree.errors import UnknownArchitecture
 from adaptree.methods import Action, Before, Plan, Step
@@ -58,11 +59,6 @@ def without_dropout(module: nn.Module) -> None:
                 setattr(part, name, 0.0)
 
 
-def _steps(entry: Step | tuple[Step, ...] | None) -> tuple[Step, ...]:
-    """Return the steps of a plan's entry, in their order."""
-    return entry if isinstance(entry, tuple) else () if entry is None else (entry,)
-
-
 class ModuleHook:
     """The hook on one module of a `HookedModel`: it runs the steps of the current plan for that module."""
 
@@ -71,25 +67,22 @@ class ModuleHook:
         self.path = path
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
-        changed = None
-        for step in _steps(self.hooked.current().get(self.path)):
-            if not isinstance(step, Before):
-                changed = output = step(module, args, output)
-        return changed
+        steps = [step for step in self._steps() if not isinstance(step, Before)]
+        return run_after(steps, module, args, output) if steps else None
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inputs | None:
-        changed = None
-        for step in _steps(self.hooked.current().get(self.path)):
-            if isinstance(step, Before) and (seen := step.look(module, args, kwargs)) is not None:
-                changed = args, kwargs = seen
-        return changed
+        return run_before((step for step in self._steps() if isinstance(step, Before)), module, args, kwargs)
+
+    def _steps(self) -> tuple[Step, ...]:
+        """Return the steps of the current plan for this module, in their order."""
+        return steps_of(self.hooked.current().get(self.path, ()))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ModuleHook:
         return self  # a deep copy of the model keeps its hooks; `share` removes them
 
 
 class HookedModel:
-    """Runs plans over one model. `plan` is bound: it runs in every thread, and when checkpoints are recomputed."""
+    """Runs plans over one model. The bound `plan` runs in every thread, also where activations are recomputed."""
 
     def __init__(self, model: nn.Module, architecture: Architecture | None = None) -> None:
         self.model = model
@@ -107,10 +100,16 @@ class HookedModel:
         self._places: dict[str, list[tuple[nn.Module, str]]] | None = None
         self._swapped: set[str] = set()
 
+    def copy(self, weights: Mapping[str, Tensor] | None = None) -> HookedModel:
+        """Return a copy of the modules over the same tensors, with some of the backbone's weights replaced."""
+        twin = HookedModel(share(self.model), self.architecture)
+        twin.swap(weights or {})
+        return twin
+
     def hook(self, plan: Plan) -> Plan:
         """Put a hook on every module that the plan names, and return the plan."""
         with self._hooking:  # two threads that hook one module would run a plan there twice
-            for path, step in ((path, step) for path, entry in plan.items() for step in _steps(entry)):
+            for path, step in ((path, step) for path, entry in plan.items() for step in steps_of(entry)):
                 key = f"{path} (before)" if isinstance(step, Before) else path
                 if key not in self._hooks:
                     module = self.backbone.get_submodule(path)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from adaptree.compose import Expression, parse
 from adaptree.errors import CompositionError, UsageError, WrongBase
+from adaptree.tasks.record import EVALUATED, REBASED
 from adaptree.tasks.runs import bases_of
 from adaptree.tasks.task import Task
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from adaptree.models.bound import Bound
     from adaptree.tasks.store import Store
 
-REBASED, EVALUATED = "rebased", "evaluated"
-"""Key in a record's extra with the base that a task comes from; mark in the store of one that was scored since."""
 _WARNED: dict[Any, Any] = {}
 
 

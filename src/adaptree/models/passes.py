@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from adaptree.compose.merge import steps_of
+from adaptree.compose.merge import combine, run_after, run_before
 from adaptree.data.batch import collate
 from adaptree.data.encode import Encoding
 from adaptree.methods import Action, Before, Entry, Plan
 from adaptree.methods.method import Inputs
 from adaptree.models.hooks import HookedModel
-from adaptree.models.restart import CannotRestart, check_restart, private_copy, restart, states_below
+from adaptree.models.restart import CannotRestart, check_restart, key_of, private_copy, restart, states_below
 
 if TYPE_CHECKING:
     from adaptree.models.base import Base
@@ -30,7 +31,7 @@ RowsByPlan = Sequence[tuple[str, Sequence[Encoding]]]
 
 
 class NotShareable(Exception):
-    """Why some plans cannot share a forward pass of this base."""
+    """Some plans cannot share a forward pass of this base; the message says why."""
 
 
 class Passes:
@@ -65,13 +66,13 @@ class Passes:
                 with hooked.running(plan):
                     hidden = hooked.backbone(**inputs).last_hidden_state
         if len(hidden) != len(rows):
-            raise NotShareable("a row was lost on the way")
+            raise NotShareable("the base returned fewer rows than it was given")
         return hidden, inputs["attention_mask"]
 
     def probe(self, names: Sequence[str]) -> None:
         """Compare the bits of several plans in one pass with those of each alone; raise NotShareable if they differ."""
         hooked = self.base.hooked
-        differs = f"{hooked.sites.architecture} gives other answers to several tasks at once"
+        differs = f"{hooked.sites.architecture} gives other bits when several tasks share a pass"
         rows = self._probe_rows()
         self._upper = self._restarted()
         try:
@@ -122,46 +123,39 @@ def _sliced(plans: Sequence[tuple[int, Plan]]) -> dict[str, Entry]:
     slices = [slice(end - count, end) for end, (count, _) in zip(ends, plans, strict=True)]
     plan: dict[str, Entry] = {}
     for path in dict.fromkeys(path for _, of in plans for path in of):
-        steps: list[Any] = [steps_of(of.get(path, ())) for _, of in plans]
-        before = [[step for step in of if isinstance(step, Before)] for of in steps]
-        after = [[step for step in of if not isinstance(step, Before)] for of in steps]
-        plan[path] = (
-            *([Before(_before(slices, before))] if any(before) else []),
-            *([_after(slices, after)] if any(after) else []),
-        )
+        entries = [of.get(path, ()) for _, of in plans]
+        plan[path] = combine(entries, partial(_before, slices), partial(_after, slices))
     return plan
 
 
 def _after(slices: Sequence[slice], steps: Sequence[Sequence[Action]]) -> Action:
+    """Return a step that runs each plan's steps on its own rows of a module's output."""
     total = slices[-1].stop
 
     def act(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         first = output[0] if isinstance(output, tuple) else output
         if len(first) != total:  # DeBERTa v2 also maps one table of positions for all rows
-            raise NotShareable("a module works on what all rows of a batch share")
+            raise NotShareable("a module works on a tensor without a batch axis")
         outputs = []
         for at, mine in zip(slices, steps, strict=True):
-            y = _of_rows(output, at, total)
             here = _of_rows(args, at, total) if mine else args
-            for step in mine:
-                y = step(module, here, y)
-            outputs.append(y)
+            outputs.append(run_after(mine, module, here, _of_rows(output, at, total)))
         return _joined(output, outputs, total)
 
     return act
 
 
 def _before(slices: Sequence[slice], steps: Sequence[Sequence[Before]]) -> Callable[..., Inputs | None]:
+    """Return a step that runs each plan's steps on its own rows of a module's inputs."""
     total = slices[-1].stop
 
     def look(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inputs | None:
         inputs, changed = [], False
         for at, mine in zip(slices, steps, strict=True):
             here: Inputs = _of_rows((args, kwargs), at, total)
-            for step in mine:
-                if (seen := step.look(module, *here)) is not None:
-                    here, changed = seen, True
-            inputs.append(here)
+            seen = run_before(mine, module, *here)
+            inputs.append(here if seen is None else seen)
+            changed = changed or seen is not None
         return _joined((args, kwargs), inputs, total) if changed else None
 
     return look
@@ -200,8 +194,3 @@ def _distinct(rows: Sequence[Encoding]) -> tuple[list[Encoding], list[int]]:
             kept.append(row)
         index.append(at)
     return kept, index
-
-
-def key_of(row: Encoding) -> bytes:
-    """Return the ids and types of a row: rows with the same key are the same to the base."""
-    return row.ids.tobytes() + (b"|" + row.types.tobytes() if row.types is not None else b"")

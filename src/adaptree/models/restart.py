@@ -1,4 +1,4 @@
-"""Run a base from the middle: the states that enter a layer are known, and the layers below it compute nothing."""
+"""Run a base from the middle: the states that enter a layer are given, and the layers below compute nothing."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adaptree.models.hooks import HookedModel, probe_inputs, share
+from adaptree.data.encode import Encoding
+from adaptree.models.hooks import HookedModel, probe_inputs
 
 
 class CannotRestart(Exception):
-    """Why a base cannot go on from the middle with the same bits."""
+    """A base cannot be restarted in the middle with the same bits; the message says why."""
 
 
 def private_copy(hooked: HookedModel) -> HookedModel:
     """Return a copy of the modules over the same tensors, in evaluation mode; no other thread meets its hooks."""
-    copy = HookedModel(share(hooked.model), hooked.architecture)
+    copy = hooked.copy()
     copy.model.eval()
     return copy
 
@@ -65,6 +66,11 @@ def restart(copy: HookedModel, depth: int, form: int, states: Callable[[], Tenso
 
     for at, path in enumerate(copy.sites.layers[:depth]):
         copy.backbone.get_submodule(path).forward = replaced(at == depth - 1)
+
+
+def key_of(row: Encoding) -> bytes:
+    """Return the ids and types of a row: rows with the same key have the same states."""
+    return row.ids.tobytes() + (b"|" + row.types.tobytes() if row.types is not None else b"")
 
 
 class _Done(Exception):

@@ -6,7 +6,7 @@ the base have passes of their own, and so have all parts on a base where sharing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,8 @@ from adaptree.errors import AdaptreeError, CompositionError, DataError, UsageErr
 from adaptree.kinds import Example, Out
 from adaptree.kinds.reading import Reader
 from adaptree.methods import Params
-from adaptree.models.passes import NotShareable, Passes, key_of
+from adaptree.models.passes import NotShareable, Passes
+from adaptree.models.restart import key_of
 
 if TYPE_CHECKING:
     from adaptree.models.base import Base
@@ -55,7 +56,7 @@ class MultiTask:
             self._probe()
 
     def _probe(self) -> None:
-        """Try one part of each method and place, and at least two: the values of a task's weights do not matter."""
+        """Probe one part of each method and set of sites, and at least two: the values of the weights do not matter."""
         first: dict[Any, str] = {}
         for name, (plan, _) in self._shared.items():
             first.setdefault((self.parts[name].spelling, frozenset(plan)), name)
@@ -66,7 +67,7 @@ class MultiTask:
             self._run_apart(str(reason))
 
     def _run_apart(self, why: str) -> None:
-        """From now on, give every part passes of its own."""
+        """Give every part passes of its own from now on."""
         self.apart |= dict.fromkeys(self._shared, why)
         self._shared = {}
 
@@ -88,10 +89,10 @@ class MultiTask:
         return done
 
     def part(self, name: str) -> Bound:
-        """Return the part of that text; raise UsageError, with a near one, if there is none such."""
+        """Return the part of that text; raise UsageError, with a similar name, if there is none."""
         if name not in self.parts:
             hint = near(str(name), self.parts) or f"It has: {', '.join(self.parts)}."
-            raise UsageError(f"'{name}' is no part of {self.expression!r}.", hint=hint)
+            raise UsageError(f"'{name}' is not a part of {self.expression!r}.", hint=hint)
         return self.parts[name]
 
     def _predictions(
@@ -115,7 +116,7 @@ class MultiTask:
         found: dict[int, Tensor] = {}
         for batch in group([len(rows[i][1].ids) for i in order], batch_size):
             at = sorted(order[i] for i in batch)  # the rows are listed part by part
-            by_part = [(name, [rows[i][1] for i in of]) for name, of in _runs(at, lambda i: rows[i][0])]
+            by_part = [(name, [rows[i][1] for i in of]) for name, of in groupby(at, lambda i: rows[i][0])]
             hidden, mask = self._passes.states(by_part)
             start = 0
             for name, mine in by_part:
@@ -198,7 +199,7 @@ class RowTasks(MultiTask):
         name, tab, rest = line.partition("\t")
         if not tab:
             raise UsageError(
-                f"{self.expression!r} wants a task for each text: write its name, a tab, and the text.",
+                f"{self.expression!r} needs a task for each text: write its name, a tab, and the text.",
                 hint=f"Names: {', '.join(self.parts)}.",
             )
         part = self.part(called := self._called(name))
@@ -217,7 +218,7 @@ class RowTasks(MultiTask):
         """Return a function from a file's row to the part that its column `task` names, and the input."""
         if COLUMN not in first:
             raise DataError(
-                f"{self.expression!r} needs a column '{COLUMN}' that says whose answer each row wants; "
+                f"{self.expression!r} needs a column '{COLUMN}' that names a task for each row; "
                 f"the columns are {', '.join(map(repr, list(first)[:20]))}.",
                 hint=f"Its values: {', '.join(self.parts)}.",
             )
@@ -228,7 +229,8 @@ class RowTasks(MultiTask):
             if name not in self.parts:
                 hint = near(name, self.parts) or f"Its values: {', '.join(self.parts)}."
                 raise DataError(
-                    f"row {number} of '{file}' asks for '{name}', no part of {self.expression!r}.", hint=hint
+                    f"row {number} of '{file}' asks for '{name}', not a part of {self.expression!r}.",
+                    hint=hint,
                 )
             if name not in readers:
                 readers[name] = self.parts[name].reader(row, columns)
@@ -258,12 +260,7 @@ class RowPrediction:
         return {COLUMN: self.name, **self.prediction.to_dict()}
 
     def columns(self) -> dict[str, Any]:
-        """Return the columns prediction and score, whatever the kind; several columns of one go into a dict."""
+        """Return the columns prediction and score for every kind: one with more columns has a dict as prediction."""
         columns = dict(self.prediction.columns())
         score = columns.pop("score", None)
         return {"prediction": columns["prediction"] if list(columns) == ["prediction"] else columns, "score": score}
-
-
-def _runs(at: Sequence[int], key: Callable[[int], str]) -> Iterator[tuple[str, list[int]]]:
-    """Yield the runs of neighbours with the same key."""
-    return ((name, list(of)) for name, of in groupby(at, key))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Site:
-    """A place for an adapter: the output of the module at `path`, `width` wide, met `calls` times in a forward pass."""
+    """A place for an adapter: the output of the module at `path`, `width` wide, run `calls` times in a forward pass."""
 
     layer: int
     role: str  # attention, cross or feedforward
@@ -54,7 +54,7 @@ class Norm:
 
 @dataclass(frozen=True)
 class Linear:
-    """A linear map of a layer, from `inputs` to `outputs` wide; met `calls` times in a forward pass."""
+    """A linear map of a layer, from `inputs` to `outputs` wide."""
 
     layer: int
     role: str

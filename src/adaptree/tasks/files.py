@@ -20,11 +20,11 @@ def write_new(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def sync_folder(folder: Path) -> None:
-    """Make a rename in this folder survive a power cut (Windows has no such call)."""
+def sync(path: Path) -> None:
+    """Flush a file, or the names in a folder, to the disk, so that they survive a power cut (not on Windows)."""
     if os.name == "nt":
         return
-    handle = os.open(folder, os.O_RDONLY)
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

@@ -33,14 +33,14 @@ def scan(tasks: Path) -> Iterator[tuple[str, list[int]]]:
 
 
 def is_version(entry: os.DirEntry[str]) -> bool:
-    """Whether a folder is a version: it has a number for a name, and is not a task of that name ('lang/3')."""
+    """Return whether a folder is a version: its name is a number, and it is not a task of that name ('lang/3')."""
     if not VERSION.fullmatch(entry.name):
         return False
     return os.path.exists(os.path.join(entry.path, RECORD)) or not folders_in(Path(entry.path))
 
 
 def has_only_versions(folder: Path) -> bool:
-    """Whether a folder holds versions of one task, and no tasks of a namespace with the same name."""
+    """Return whether a folder holds versions of one task, and no tasks of a namespace with the same name."""
     return all(is_version(entry) for entry in folders_in(folder))
 
 

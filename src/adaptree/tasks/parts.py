@@ -140,7 +140,7 @@ def _digest(store: Store, reference: str) -> str | None:
 
 
 def _stored_needs(store: Store, reference: str) -> dict[str, str]:
-    """Return what a stored version needs; nothing if it is gone or damaged, as then it holds no part back."""
+    """Return what a stored version needs; nothing if it is gone or damaged."""
     try:
         return needs(read_record(store.path_of(reference), called=reference))
     except AdaptreeError:

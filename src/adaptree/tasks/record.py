@@ -30,6 +30,10 @@ MADE_OF = "made_of"
 """The composition that the task's own weights were computed from: average(…), drop(…), stack(…)."""
 SAW = "saw"
 """{digest: task} of the data that the weights have learned from through parents, or in joint training."""
+REBASED = "rebased"
+"""For a task that was put into another base: the base, the version and the scores that it comes from."""
+EVALUATED = "evaluated"
+"""Not in `extra`, but a mark in the store (`Store.mark`): the rebased task has been scored on its new base."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +95,13 @@ class Record:
         digest = self.data.get("digest")
         return {**self.extra.get(SAW, {}), **({digest: self.reference} if digest else {})}
 
+    def unscored(self, **changes: Any) -> Record:
+        """Return the record of a new task made from this one: without a version, scores, a history or a digest."""
+        return dataclasses.replace(
+            self, version=0, metrics={}, intervals={}, baselines={}, history=[], versions={}, created="", digest="",
+            file_bytes=0, **changes,
+        )  # fmt: skip
+
     def to_json(self) -> dict[str, Any]:
         """Return the record as JSON values, with a checksum over all of them."""
         values = {item.name: _plain(getattr(self, item.name)) for item in dataclasses.fields(self)}
@@ -124,7 +135,7 @@ class Record:
 
 
 def _upgraded(values: dict[str, Any]) -> dict[str, Any]:
-    """Return a record's values as written now: once several labels or numbers were kinds classify or regress too."""
+    """Return the values of an old record in today's form: several labels or numbers were once classify or regress."""
     extra = dict(values.get("extra", {}))
     if values["kind"] == "classify" and extra.pop("several", False):
         return {**values, "kind": "multilabel", "extra": extra}
@@ -184,7 +195,7 @@ def installed() -> dict[str, str]:
 
 
 def _has_type(value: Any, annotation: str) -> bool:
-    """Whether a JSON value has the outer type of a field: 'dict[…]', 'list[…]', 'str', 'int' or 'float'."""
+    """Return whether a JSON value has the outer type of a field: 'dict[…]', 'list[…]', 'str', 'int' or 'float'."""
     types: dict[str, tuple[type, ...]] = {
         "dict": (dict,), "list": (list,), "str": (str,), "int": (int,), "float": (int, float),
     }  # fmt: skip

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from adaptree.errors import BadName, StoreError, TaskNotFound, near
 from adaptree.tasks import parts
-from adaptree.tasks.files import TAKEN, cannot_write, sync_folder
+from adaptree.tasks.files import TAKEN, cannot_write, sync
 from adaptree.tasks.folders import delete_stale, folders_in, has_only_versions, is_version, scan
 from adaptree.tasks.index import Index
 from adaptree.tasks.names import VERSION, check_name, parse_reference
@@ -185,12 +185,12 @@ class Store:
             staging.mkdir(parents=True)
             if doomed == versions and not others and has_only_versions(folder):
                 os.rename(folder, staging / "all")
-                sync_folder(folder.parent)
+                sync(folder.parent)
             else:
                 for number in doomed:
                     (folder / f"{number}{REMOVED}").touch()
                     os.rename(folder / str(number), staging / str(number))
-                sync_folder(folder)
+                sync(folder)
         except FileNotFoundError:
             raise self._not_found(name, version) from None  # another process removed it first
         except OSError as error:
@@ -214,7 +214,7 @@ class Store:
     def _move_in(self, staging: Path, name: str, version: int) -> bool:
         """Move a written version to its place; return False if another process took the number."""
         folder = self.tasks / name
-        sync_folder(staging)
+        sync(staging)
         while True:
             folder.parent.mkdir(parents=True, exist_ok=True)
             known = folder.is_dir()
@@ -222,11 +222,11 @@ class Store:
             try:
                 if known:
                     os.rename(staging / str(version), folder / str(version))
-                    sync_folder(folder)
+                    sync(folder)
                 else:  # a first version comes with its name's folder, so that no empty one is ever seen
                     os.rename(staging, folder)
-                    sync_folder(folder.parent)
-                    sync_folder(folder.parent.parent)
+                    sync(folder.parent)
+                    sync(folder.parent.parent)
                 return True
             except FileNotFoundError:
                 if not staging.is_dir():

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adaptree.errors import StoreError
-from adaptree.tasks.files import TAKEN, cannot_write, sync_folder, write_new
+from adaptree.tasks.files import TAKEN, cannot_write, sync, write_new
 from adaptree.tasks.record import RECORD, TENSORS, Record, corrupt, installed, read_file, read_record
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Task:
             target.parent.mkdir(parents=True, exist_ok=True)
             saved = self._write_with_parts(staging)
             os.rename(staging, target)  # an empty folder is replaced, one with files in it is not
-            sync_folder(target.parent)
+            sync(target.parent)
         except OSError as error:
             if error.errno in TAKEN and target.exists():
                 raise StoreError(f"{target} is there already; a saved task is never changed.",
@@ -101,16 +101,16 @@ class Task:
         write_new(folder / CARD, card.write(record).encode("utf-8", "replace"))
         for name, figure in figures.figures(record).items():
             write_new(folder / name, figure.encode())
-        sync_folder(folder)
+        sync(folder)
         return Task(record, self.tensors)
 
     @classmethod
-    def load(cls, folder: str | Path, *, check: bool = True) -> Task:
-        """Read a saved task and its parts; `check` compares the tensors' digest with the record's."""
+    def load(cls, folder: str | Path) -> Task:
+        """Read a saved task and its parts, and verify their files."""
         folder = Path(folder)
-        task = read_task(folder, called=folder.name, check=check)
+        task = read_task(folder, called=folder.name)
         within = sorted(path for path in (folder / PARTS).glob("*") if path.is_dir())
-        parts = [cls.load(path, check=check) for path in within]
+        parts = [cls.load(path) for path in within]
         return Task(task.record, task.tensors, {part.record.reference: part for part in parts})
 
     def __repr__(self) -> str:
@@ -127,14 +127,14 @@ class Task:
         return page.page(self.record)
 
 
-def read_task(folder: Path, *, called: str, check: bool = True) -> Task:
-    """Read the task in a folder, without its parts; `called` is its name in errors."""
+def read_task(folder: Path, *, called: str) -> Task:
+    """Read the task in a folder, without its parts, and verify its files; `called` is its name in errors."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
     record = read_record(folder, called=called)
     data = read_file(folder, TENSORS, called)
-    if check and hashlib.sha256(data).hexdigest() != record.digest:
+    if hashlib.sha256(data).hexdigest() != record.digest:
         short = f"{len(data):,} of {record.file_bytes:,} bytes" if len(data) < record.file_bytes else "wrong digest"
         raise corrupt(called, TENSORS, short)
     try:

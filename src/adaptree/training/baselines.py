@@ -13,7 +13,8 @@ from adaptree.core.bag import Text
 from adaptree.errors import DataError
 from adaptree.kinds import Kind
 
-MOST = 20_000  # training rows
+MOST = 20_000
+"""Training rows that the baselines are fitted on at most."""
 
 
 def baselines(
@@ -49,7 +50,7 @@ def baselines(
 
 
 def _sample(texts: Sequence[Text], targets: Sequence[Any]) -> tuple[Sequence[Text], Sequence[Any]]:
-    """All rows, or a fixed sample of them that keeps their order."""
+    """Return all rows, or a fixed sample of them, in their order."""
     if len(texts) <= MOST:
         return texts, targets
     rows = sorted(random.Random(0).sample(range(len(texts)), MOST))

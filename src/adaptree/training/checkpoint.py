@@ -15,19 +15,20 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from adaptree.errors import StoreError, TrainingError
+from adaptree.tasks.files import sync
 
 FILE = "checkpoint.safetensors"
 FORMAT = 2
-"""Of what `loop` writes; a run of another format cannot be resumed."""
+"""The format of a checkpoint; a run of another one cannot be resumed."""
 DAY = 24 * 60 * 60
 SEARCH = "search.jsonl"
 """The file of a search's trials, beside the checkpoint."""
 
 
 def prepare(folder: Path, anew: bool = False) -> None:
-    """Make the run's folder and raise StoreError, before any work is done, if it cannot be written.
+    """Make the run's folder; with `anew`, without the files of an earlier run of this name.
 
-    `anew` removes what an earlier run of this name left there.
+    Raise StoreError, before any work is done, if it cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -58,19 +59,11 @@ def put(path: Path, write: Callable[[Path], object]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)  # another run of this name may have ended, and cleared it away
         write(partial)
-        _flush(partial)
+        sync(partial)
         partial.replace(path)
-        _flush(folder)
+        sync(folder)
     except (OSError, SafetensorError) as error:
         raise _cannot(folder, error) from error
-
-
-def _flush(path: Path) -> None:
-    at = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(at)
-    finally:
-        os.close(at)
 
 
 def _cannot(folder: Path, error: Exception) -> StoreError:

@@ -16,20 +16,23 @@ from adaptree.errors import CompositionError, UsageError
 from adaptree.methods import parse as parse_method
 from adaptree.methods.layers import parse_layers
 from adaptree.methods.sparse import POSITIONS
-from adaptree.models.opening import EVALUATED, REBASED, open_task
+from adaptree.models.opening import open_task
 from adaptree.tasks.names import check_name
-from adaptree.tasks.record import FUSES, MADE_OF, NEEDS, ON, SAW, Record
+from adaptree.tasks.record import EVALUATED, FUSES, MADE_OF, NEEDS, ON, REBASED, SAW, Record
+from adaptree.tasks.store import Store
 from adaptree.tasks.task import Task
+from adaptree.training.package import probe_of
 from adaptree.training.parents import Parents, data_seen
 from adaptree.training.run import Run
 
 if TYPE_CHECKING:
     from adaptree.models.base import Base
     from adaptree.models.bound import Bound
-    from adaptree.tasks.store import Store
 
 TOLERANCE = 1e-6
+"""How far the logits of a kept composition may lie from those of its expression, relative to the largest."""
 OF_THE_RUN = (ON, FUSES, NEEDS, SAW, REBASED, "insight", "search", "joint")
+"""Entries of a part's extra that are not true of a task made from it."""
 
 
 def compose(
@@ -52,7 +55,6 @@ def compose(
     with the mean of the weights, drop(…) one without the weights of some layers, and stack(…) one with the weights of
     its last part, on top of the rest.
     """
-    from adaptree.tasks.store import Store
     from adaptree.training.pipeline import train
 
     check_name(name)
@@ -61,7 +63,7 @@ def compose(
     store = store if isinstance(store, Store) else Store(store)
     tasks = {reference: store[reference] for reference in parsed.names}
     pinned = parsed.renamed({reference: task.record.reference for reference, task in tasks.items()})
-    opened = open_task(  # raises what is wrong with the expression
+    opened = open_task(  # raises if something is wrong with the expression
         store, pinned.names[0] if isinstance(pinned, Fuse) else pinned, base=base, device=device, threads=threads,
         trust_remote_code=trust_remote_code, allow_pickle=allow_pickle,
     )  # fmt: skip
@@ -141,7 +143,7 @@ def _mean(expression: Average, parts: Mapping[str, Task], base: Base, bare: bool
 
 
 def _fewer(expression: Drop, parts: Mapping[str, Task], base: Base, bare: bool) -> Task:
-    """Return a task of the same method in the layers that are left; the tasks below it lose the same layers."""
+    """Return a task of the same method without the dropped layers; the tasks below it lose them too."""
     import torch
 
     from adaptree.models.hooks import price
@@ -205,7 +207,7 @@ def _flat(expression: Expression) -> list[Expression]:
 
 
 def _unscored(record: Record, store: Store) -> dict[str, Any]:
-    """Return what marks a part that was rebased and never evaluated; the mark passes on to what is made of it."""
+    """Return the REBASED entry of a part that was never evaluated on its new base: what is made of it inherits that."""
     rebased = record.extra.get(REBASED)
     if rebased is None or EVALUATED in store.marks(record.reference):
         return {}
@@ -218,20 +220,10 @@ def _renamed(made: Task, name: str, pinned: Expression, more: Mapping[str, Any])
     expressions = {key: extra[key] for key in (ON, FUSES) if extra.get(key)}
     needed = [reference for text in expressions.values() for reference in algebra.parse(text).names]
     parents = Parents(expressions, {reference: made.parts[reference] for reference in needed})
-    record = replace(
-        made.record,
+    record = made.record.unscored(
         name=name,
-        version=0,
-        metrics={},
-        intervals={},
-        baselines={},
         seconds=0.0,
         settings={},
-        history=[],
-        versions={},
-        created="",
-        digest="",
-        file_bytes=0,
         extra={
             **{key: value for key, value in extra.items() if key not in OF_THE_RUN},
             **parents.extra,
@@ -243,16 +235,12 @@ def _renamed(made: Task, name: str, pinned: Expression, more: Mapping[str, Any])
 
 
 def _probed(task: Task, opened: Bound) -> Task:
-    """Return the task with a probe of its own; raise CompositionError unless it answers as the expression does."""
-    import torch
-
-    inputs = task.record.probe.get("inputs", [])
-    logits = opened.base.bind(task).logits(inputs)
-    expected = opened.logits(inputs)
+    """Return the task with a probe of its own; raise CompositionError unless it predicts as the expression does."""
+    probe, tensors = probe_of(opened.base.bind(task), task.record.probe.get("inputs", []))
+    logits, expected = tensors["probe.logits"], opened.logits(probe["inputs"])
     if len(expected) and (logits - expected).abs().max() > TOLERANCE * expected.abs().max():
         raise CompositionError(
-            f"{opened.composition.expression!r} cannot be kept as one task: it would not answer alike.",
+            f"{opened.composition.expression!r} cannot be kept as one task: its predictions would differ.",
             hint="Use the expression itself wherever a task's name goes.",
         )
-    probe = {**task.record.probe, "inputs": inputs, "path": "single", "threads": torch.get_num_threads()}
-    return Task(replace(task.record, probe=probe), {**task.weights, "probe.logits": logits}, task.parts)
+    return Task(replace(task.record, probe=probe), {**task.weights, **tensors}, task.parts)

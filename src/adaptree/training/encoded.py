@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 
 class EncodedDataset:
-    """A dataset whose inputs are encoded as a kind needs them, when they are asked for; small ones are kept."""
+    """A dataset whose inputs are encoded, as a kind needs them, when they are first used."""
 
     KEEP = 100_000
     """Datasets of at most this many rows keep their encodings in memory."""
@@ -35,7 +35,7 @@ class EncodedDataset:
 
     @property
     def digest(self) -> str:
-        """What tells this data from other data."""
+        """The digest of the data."""
         return self.dataset.digest
 
     def examples(self, rows: Array) -> list[Example]:

@@ -12,7 +12,7 @@ from adaptree.data.dataset import Dataset, Schema
 from adaptree.data.read import Source
 from adaptree.errors import UsageError
 from adaptree.kinds.reading import open_data
-from adaptree.models.opening import EVALUATED, REBASED
+from adaptree.tasks.record import EVALUATED, REBASED
 
 if TYPE_CHECKING:
     from adaptree.kinds import Example, Out
@@ -43,7 +43,7 @@ def whole(dataset: Dataset) -> Part:
 
 @dataclass(frozen=True)
 class Decoded:
-    """What a task predicts for a part, ready to be scored; of its first inputs also the examples and the output."""
+    """A task's decoded answers for a part; for its first inputs also the examples and the head's output."""
 
     answers: Any
     out: Any
@@ -147,7 +147,7 @@ def result(task: Task) -> dict[str, Any]:
 
 
 def _result_of(bound: Bound) -> dict[str, Any]:
-    """Return the result of what is bound; a composition goes by its text, and has the price of all its tasks."""
+    """Return the result of a bound task; that of a composition has its text as name, and the price of all its tasks."""
     found = result(bound.task)
     expression = bound.composition.expression
     if isinstance(expression, Name):

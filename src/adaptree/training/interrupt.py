@@ -1,4 +1,4 @@
-"""Ctrl-C in a run: the step that is under way ends first."""
+"""Ctrl-C in a run: the current step ends first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import FrameType
 
 
 class _Presses:
-    """A handler that counts: the first press is remembered, a second one stops at once."""
+    """A signal handler that remembers the first press, and raises KeyboardInterrupt at the second."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -26,9 +26,10 @@ class _Presses:
 
 @contextlib.contextmanager
 def ctrl_c() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C lets the step that is under way end, so that what is kept is whole; a second one stops at once.
+    """Yield a function that returns whether Ctrl-C was pressed, so that a run can end between two steps.
 
-    Inside another `ctrl_c` the presses are that one's: none is lost when a run of several ends.
+    A second press raises KeyboardInterrupt at once. A `ctrl_c` inside another shares its presses, so that one during
+    the last trial of a search also ends the search.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False

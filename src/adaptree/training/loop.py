@@ -24,7 +24,7 @@ from adaptree.models import activation_cache
 from adaptree.models.base import Base
 from adaptree.models.cache_files import NotCacheable
 from adaptree.models.forward import forward, infer
-from adaptree.models.hooks import HookedModel, share, without_dropout
+from adaptree.models.hooks import without_dropout
 from adaptree.training import checkpoint
 from adaptree.training.distributed import ProcessGroup
 from adaptree.training.encoded import EncodedDataset
@@ -95,7 +95,7 @@ class Trainer:
         self.source, self.train_rows = training
         self.validation, self.validation_rows = validation
         torch.manual_seed(settings.seed)
-        self.hooked = HookedModel(share(base.hooked.model), base.hooked.architecture)
+        self.hooked = base.hooked.copy()
         if settings.dropout:
             self.hooked.model.train()
         else:
@@ -139,7 +139,7 @@ class Trainer:
         self.hooked.swap(self.method.weights(self.hooked.sites, self.hooked.frozen, self.v))
 
     def train(self, pressed: Callable[[], bool]) -> Fit:
-        """Train to the end, or until `pressed` says that the user wants to stop."""
+        """Train to the end, or until `pressed()` is true: Ctrl-C was pressed."""
         settings, state = self.settings, self.state
         self.pressed = pressed
         self.clock = time.monotonic() - state.seconds
@@ -147,7 +147,7 @@ class Trainer:
         self._open_cache(pressed if alone else lambda: False)
         self.saved = time.monotonic()
         while True:
-            if not state.batch and self._stage_over():  # an epoch that was begun is closed
+            if not state.batch and self._stage_over():  # not within an epoch: that is finished first
                 if state.stage + 1 >= self.method.stages:
                     return self._fit(finished=True)
                 self._advance()
@@ -215,7 +215,7 @@ class Trainer:
         return [h for h in self.state.history if h.get("stage", 0) == self.state.stage]
 
     def _stage_over(self) -> bool:
-        """Return whether this stage has had its epochs or steps, or its patience has run out."""
+        """Return whether this stage has had all its epochs or steps, or stops early."""
         state, settings = self.state, self.settings
         no_better = state.epoch - state.best >= settings.patience
         stepped = settings.max_steps is not None and state.step >= settings.max_steps
@@ -328,7 +328,7 @@ class Trainer:
         self.on_event({"event": "epoch", "epochs": self.epochs, "best": state.best, "metric": self.metric, **entry})
 
     def _is_better(self, new: dict[str, Any], old: dict[str, Any]) -> bool:
-        """Compare two epochs by the metric, and by the loss where that is the same."""
+        """Return whether an epoch has a better metric than another, or at the same metric a lower loss."""
         if new[self.metric] == old[self.metric]:
             return bool(new["validation_loss"] < old["validation_loss"])
         return metrics.better(self.metric, new[self.metric], old[self.metric])
@@ -357,7 +357,7 @@ class Trainer:
         return self.group.gather(own, len(self.validation_rows)) if self.kind.single else own, examples
 
     def _fit(self, *, finished: bool) -> Fit:
-        """Return the result so far."""
+        """Return the best weights so far as the result."""
         v = {name: tensor.cpu() for name, tensor in self.best_v.items()}
         best = self.state.best if self.state.stage + 1 == self.method.stages else 0  # before that there is no task
         if best and self.precision != "fp32":

@@ -1,4 +1,4 @@
-"""AdamW over a task's weights: which of them decay, and which share of the learning rate each has."""
+"""AdamW over a task's weights: the method says which of them decay, and which share of the learning rate each has."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from adaptree.methods import Method
 
 
 def adamw(method: Method, trained: Mapping[str, Tensor], weight_decay: float, device: str) -> AdamW:
-    """An optimiser with one group for each share and decay; `device` is the type of the one that they are on."""
+    """Return AdamW with one group for each share and decay; `device` is the type of the weights' device."""
     groups: dict[tuple[float, float], list[Tensor]] = {}
     for name, p in trained.items():
         decay = weight_decay if method.decays(name) else 0.0
@@ -22,6 +22,6 @@ def adamw(method: Method, trained: Mapping[str, Tensor], weight_decay: float, de
 
 
 def set_rate(optimiser: AdamW, lr: float) -> None:
-    """Have the next step taken at this learning rate."""
+    """Set the learning rate of the next step, of which each group takes its share."""
     for group in optimiser.param_groups:
         group["lr"] = lr * group["share"]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from adaptree.kinds import Kind
 from adaptree.kinds.findings import examine
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
     from adaptree.training.pipeline import Resolved, TaskData
 
 PROBES = 4
+"""Training inputs in a task's probe."""
 INSPECTED = 50_000
-"""Inputs whose answers are inspected one by one for the card; the scores are of all."""
+"""Inputs whose predictions are analysed for the card at most; the scores are of all inputs."""
 
 
 def make_task(
@@ -63,22 +65,28 @@ def make_task(
     parents = plan.parents.tasks
     bound = plan.base.bind(Task(record, fit.v, parents))
     metrics, intervals, about = _scores(bound, parts, fit)
-    # What `verify` will compute again, bit for bit.
-    probes = [list(x) if isinstance(x, tuple) else x for x in dataset.inputs(parts["train"].rows[:PROBES])]
+    inputs = [list(x) if isinstance(x, tuple) else x for x in dataset.inputs(parts["train"].rows[:PROBES])]
+    probe, logits = probe_of(bound, inputs)
     record = replace(
         record,
         metrics=metrics,
         intervals=intervals,
         baselines=_baselines(fit.kind, parts) if with_baselines else {},
-        probe={"inputs": probes, "path": "single", "threads": torch.get_num_threads()},
+        probe=probe,
         extra=extra | ({"insight": about} if about else {}),
     )
-    return Task(record, {**fit.v, "probe.logits": bound.logits(probes)}, parents)
+    return Task(record, {**fit.v, **logits}, parents)
 
 
 def base_record(base: Base) -> dict[str, str]:
     """Return what a task's record says of its base."""
     return {"name": base.name, "fingerprint": base.fingerprint, "architecture": base.hooked.sites.architecture}
+
+
+def probe_of(bound: Bound, inputs: list[Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return a task's probe for its record, and the logits of its inputs, to check later that the bits are the same."""
+    probe = {"inputs": inputs, "path": "single", "threads": torch.get_num_threads()}
+    return probe, {"probe.logits": bound.logits(inputs)}
 
 
 def _price(plan: Resolved, fit: Fit) -> dict[str, int]:
@@ -116,7 +124,7 @@ def _inspect(bound: Bound, part: Part, decoded: Decoded) -> dict[str, Any]:
 
 
 class _Inputs(Sequence[Any]):
-    """The first inputs of a part, read from the dataset when they are asked for."""
+    """The first inputs of a part, as a sequence that reads them from the dataset when they are used."""
 
     def __init__(self, part: Part, most: int) -> None:
         self._part, self._count = part, min(most, len(part))

@@ -44,12 +44,12 @@ class Parents:
                 other = task.record.base.get("name")
                 raise WrongBase(
                     f"'{task.record.name}' was trained on another base, {other}, not on {base.name}.",
-                    hint=f"Load the base it was trained on: --base {other}, or its folder.",
+                    hint=f"Load that base: --base {other}, or its folder.",
                 )
 
     @property
     def extra(self) -> dict[str, Any]:
-        """What the new task's record says of its parents."""
+        """The entries of the new task's record about its parents."""
         needs = {reference: task.record.digest for reference, task in self.tasks.items()}
         return {**self.expressions, NEEDS: needs, SAW: data_seen(self.tasks.values())} if needs else {}
 

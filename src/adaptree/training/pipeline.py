@@ -1,8 +1,8 @@
 """The one pipeline from data to a task, whatever starts it: `train`, `train --joint`, `compose --train`, `compare`.
 
 load      read the files, find the parent tasks, hold out validation rows
-resolve   load the base and settle everything that the run leaves open
-fit       search for settings if asked to, then train the weights
+resolve   load the base and choose everything that the run leaves open
+fit       search for settings if the run has a search, then train the weights
 package   score the weights and make tasks of them, kept in the store
 """
 
@@ -68,7 +68,7 @@ class TaskData:
 
 @dataclass(frozen=True)
 class Loaded:
-    """What `load` gives: the method and its parents, and the data of each task (of several only in a joint run)."""
+    """The result of `load`: the method, its parents, and the data of each task (of several only in a joint run)."""
 
     store: Store | None
     method: Method
@@ -78,7 +78,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Resolved:
-    """What `resolve` gives: a run with nothing left open."""
+    """The result of `resolve`: a run with nothing left open."""
 
     base: Base
     parents: Parents
@@ -99,7 +99,7 @@ class Resolved:
 
 @dataclass(frozen=True)
 class Fitted:
-    """What `fit` gives: the weights, and the plan with the method and settings that a search chose."""
+    """The result of `fit`: the weights, and the plan with the method and settings that a search chose."""
 
     plan: Resolved
     fit: Fit
@@ -116,7 +116,7 @@ def train(run: Run, on_event: Listener = silent) -> list[Bound]:
 
 
 def load(run: Run, on_event: Listener = silent) -> Loaded:
-    """Read a run's files and find the tasks that it builds on; nothing of the base is needed yet."""
+    """Read a run's files and find the tasks that it builds on; the base is not loaded yet."""
     from adaptree.tasks.store import Store
 
     sources = _name_tasks(run) if run.joint else {check_name(run.name): run.data}
@@ -224,12 +224,12 @@ def fit(run: Run, loaded: Loaded, plan: Resolved, on_event: Listener = silent) -
     from adaptree.training.search import check_search
 
     folder = None if loaded.store is None else checkpoint_folder(loaded.store, run.name, run.joint)
-    plan.trained.count(plan.base.hooked.sites, plan.base.hooked.backbone)  # a method without a place here is refused
+    plan.trained.count(plan.base.hooked.sites, plan.base.hooked.backbone)  # raises if it does not fit
     halves: tuple[Array, Array] | None = None
     if run.search is not None:
         check_search(plan.method)
         halves = split_again(loaded.tasks[0].dataset, plan.training[1], seed=plan.settings.seed)
-    if folder is not None and distributed.rank() == 0:  # nothing is refused from here on: an older run may be cleared
+    if folder is not None and distributed.rank() == 0:  # no error of usage after this line: an older run may be cleared
         checkpoint.prepare(folder, anew=not run.resume)
     on_event(_start(run, loaded, plan))
     _note_joint(run, loaded, on_event)
@@ -326,7 +326,7 @@ def _start(run: Run, loaded: Loaded, plan: Resolved) -> Event:
 
 
 def _note_joint(run: Run, loaded: Loaded, on_event: Listener) -> None:
-    """Say how many rows of each file an epoch of a joint run has."""
+    """Send notes with the number of rows that an epoch of a joint run has of each file."""
     from adaptree.training.multitask import rows_per_epoch
 
     if run.joint:

@@ -1,4 +1,4 @@
-"""Training steps in bf16: linear maps in half the bits where the processor has instructions for them."""
+"""Training steps in bf16, which is quicker where the processor has instructions for it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _wide(value: Any) -> Any:
 
 @contextmanager
 def computing_in(precision: str, device_type: str) -> Iterator[None]:
-    """What a pass computes in; weights, gradients and everything outside of it stay in fp32."""
+    """Compute forward passes in this precision within a `with` block; weights and gradients stay in fp32."""
     if precision == "fp32":
         yield
         return
@@ -43,7 +43,7 @@ def computing_in(precision: str, device_type: str) -> Iterator[None]:
 
 
 def quick_at_bf16(device_type: str) -> bool:
-    """Whether bf16 is quicker than fp32 on a device: it is not where it is only emulated."""
+    """Return whether bf16 is quicker than fp32 on a device: it is not where it is only emulated."""
     if device_type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return device_type == "cpu" and bool(torch.cpu._is_avx512_bf16_supported())

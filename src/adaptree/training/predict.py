@@ -40,7 +40,7 @@ def predict_rows(
     """Yield each row of a file, unchanged, with the task's prediction."""
     pairs = inputs_of(bound, data, text=text, text_pair=text_pair, encoding=encoding)
     while chunk := list(islice(pairs, CHUNK)):
-        predictions = bound.answer([given for _, given in chunk], min_score)
+        predictions = bound.answer([each for _, each in chunk], min_score)
         yield from zip((row for row, _ in chunk), predictions, strict=True)
 
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from adaptree.errors import UsageError, WrongBase
 from adaptree.methods import Method, parse
-from adaptree.models.opening import REBASED, base_of
+from adaptree.models.opening import base_of
 from adaptree.tasks.names import check_name
-from adaptree.tasks.record import NEEDS, Record
+from adaptree.tasks.record import NEEDS, REBASED, Record
 from adaptree.tasks.runs import remember
 from adaptree.tasks.task import Task
+from adaptree.training.package import base_record, probe_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from adaptree.tasks.store import Store
 
 OF_THE_OLD_BASE = ("insight", "search")
-"""Entries of a record's extra that describe answers given on the old base."""
+"""Entries of a record's extra that describe the task on its old base."""
 
 
 def rebase(
@@ -40,17 +41,13 @@ def rebase(
 
     Nothing is trained, and scores are not carried over: the task has none until it is evaluated there.
     """
-    import torch
-
     task = store[reference]
     new_name = task.record.name if name is None else check_name(name)
     check_movable(task)
     base = base_of(base, device, threads, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
     check_fits(task, base)
     record = _moved(task.record, new_name, base)
-    bound = base.bind(Task(record, task.weights))
-    probe = {**record.probe, "threads": torch.get_num_threads()}
-    logits = {"probe.logits": bound.logits(probe["inputs"])} if "inputs" in probe else {}
+    probe, logits = probe_of(base.bind(Task(record, task.weights)), record.probe.get("inputs", []))
     moved = store.add(Task(replace(record, probe=probe), {**task.weights, **logits}))
     remember(store, base)
     return moved
@@ -63,7 +60,7 @@ def check_movable(task: Task) -> None:
     record, method = task.record, parse(task.record.method)
     why = ""
     if record.kind == "attached":
-        why = "was taken from a model of your own, with a head that is there"
+        why = "was attached to a model of your own, which has its head"
     elif record.extra.get(NEEDS):
         why = f"is made of {', '.join(record.extra[NEEDS])}, which would stay on the old base"
     elif isinstance(method, Full):
@@ -81,7 +78,7 @@ def check_fits(task: Task, base: Base) -> None:
     record, sites = task.record, base.hooked.sites
     if record.base["fingerprint"] == base.fingerprint:
         raise UsageError(
-            f"'{record.reference}' is of that base already, {base.name}.", hint=f"adaptree predict {record.reference} …"
+            f"'{record.reference}' is on that base already, {base.name}.", hint=f"adaptree predict {record.reference} …"
         )
     differs = ""
     if (was := record.base.get("architecture")) != sites.architecture:
@@ -97,7 +94,10 @@ def check_fits(task: Task, base: Base) -> None:
 
 
 def _other_size(task: Task, base: Base) -> str:
-    """Return how the number of weights differs: of the layers, or of all for sparse δs, whose positions count all."""
+    """Return how the base's number of weights differs, empty if it does not.
+
+    Embeddings are compared only for sparse δs, whose positions count all weights.
+    """
     from adaptree.methods.sparse import Sparse
     from adaptree.models.hooks import price
 
@@ -134,13 +134,12 @@ def _other_weights(task: Task, base: Base) -> str:
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:
-    return "not" if shape is None else " × ".join(map(str, shape))
+    return "missing" if shape is None else " × ".join(map(str, shape))
 
 
 def _moved(record: Record, name: str, base: Base) -> Record:
     """Return the record of the same task in another base."""
     from adaptree.models.hooks import price
-    from adaptree.training.package import base_record
 
     backbone = base.hooked.backbone
     counts = {key: record.parameters.get(key, 0) for key in ("adapters", "norms")}
@@ -150,18 +149,10 @@ def _moved(record: Record, name: str, base: Base) -> Record:
         "metrics": record.metrics,
     }  # fmt: skip
     kept = {key: value for key, value in record.extra.items() if key not in OF_THE_OLD_BASE}
-    return replace(
-        record,
+    return record.unscored(
         name=name,
-        version=0,
         base=base_record(base),
-        metrics={},
-        intervals={},
-        baselines={},
-        history=[],
         parameters=parameters,
         trained_percent=100 * parameters["trained"] / parameters["base"],
         extra={**kept, REBASED: came},
-        created="",
-        versions={},
     )

@@ -3,7 +3,7 @@
 Asynchronous successive halving (Li et al. 2020): a trial that after one, three, nine … epochs is not among the best
 third of those so far is stopped. Trials share one activation cache, and none sees the rows that choose the epoch and
 score the task. Optuna proposes the settings. Its `SuccessiveHalvingPruner` lets equal trials go on and counts trials
-that diverge later, so `Halving` below does that part.
+that diverge later, so `is_weak` below does that part.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ RANKS = (2, 4, 8, 16, 32)
 SPREAD = 5.0
 """Learning rates are tried from a fifth of the given one to five times that."""
 FACTOR = 3
+RUNGS = frozenset(FACTOR**rung for rung in range(20))
+"""The numbers of epochs after which weak trials are stopped."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def search(
     resume: bool = False,
     on_event: Listener = silent,
 ) -> tuple[Method, Settings, list[Trial]]:
-    """Return the best method and settings of so many trials, and the trials; the first has the given settings.
+    """Return the best method and settings of `trials` trials, and the trials; the first has the given settings.
 
     Which settings are tried next depends on the seed and on the results so far alone. Trials are kept in `folder`; with
     `resume`, those of the same `identity` and settings are not run again.
@@ -74,7 +76,6 @@ def search(
     space = _space(optuna, method, settings, width)
     sign = 1.0 if metrics.better(str(settings.metric), 1.0, 0.0) else -1.0
     study = optuna.create_study(direction="maximize")
-    halving = Halving()
     study.enqueue_trial({"lr": settings.lr, "size": _initial_size(method, width), "epochs": settings.epochs})
     group = ProcessGroup(device)
     file = None if folder is None else folder / checkpoint.SEARCH
@@ -90,7 +91,7 @@ def search(
             chosen = replace(settings, lr=params["lr"], epochs=params["epochs"])
             same = (number, str(tried), chosen.lr, chosen.epochs)
             kept = next((t for t in done if (t.number, t.method, t.lr, t.epochs) == same), None)
-            trial = _try(number, tried, chosen, run, halving, sign, kept, on_event)
+            trial = kept or _run(number, tried, chosen, run, found, sign, on_event)
             _report(optuna, study, proposal, trial, sign)
             found.append(trial)
             on_event({"event": "trial", "trials": trials, "metric": settings.metric, **asdict(trial)})
@@ -126,26 +127,16 @@ def _worth(value: float, sign: float) -> float:
     return sign * value if math.isfinite(value) else -math.inf
 
 
-class Halving:
-    """The scores of the trials so far after one, three, nine … epochs; says which trial is to be stopped."""
+def is_weak(value: float, epoch: int, earlier: Sequence[Trial], sign: float) -> bool:
+    """Return whether a score after 1, 3, 9 … epochs is outside the best third of those so far, its own included.
 
-    def __init__(self) -> None:
-        self._seen: dict[int, list[float]] = {FACTOR**rung: [] for rung in range(20)}
-
-    def stops(self, epoch: int, value: float) -> bool:
-        """Add a score and return whether it is outside the best third; an equal one before it counts as better."""
-        if epoch not in self._seen:
-            return False
-        seen = self._seen[epoch]
-        better = sum(other >= value for other in seen)
-        seen.append(value)
-        return better >= max(1, len(seen) // FACTOR)
-
-    def forget(self, values: Sequence[float]) -> None:
-        """Remove the scores of a trial, from its first epoch on."""
-        for epoch, value in enumerate(values, start=1):
-            if epoch in self._seen:
-                self._seen[epoch].remove(value)
+    An equal score of an earlier trial counts as better. Trials that ended without a score do not count.
+    """
+    if epoch not in RUNGS:
+        return False
+    scores = [trial.course[epoch - 1] for trial in earlier if trial.score is not None and len(trial.course) >= epoch]
+    better = sum(_worth(other, sign) >= _worth(value, sign) for other in scores)
+    return better >= max(1, (len(scores) + 1) // FACTOR)
 
 
 def _write(file: Path, key: str, trials: Sequence[Trial]) -> None:
@@ -164,45 +155,17 @@ def _read(file: Path | None, key: str) -> list[Trial]:
         return []
 
 
-def _try(
-    number: int,
-    method: Method,
-    settings: Settings,
-    run: RunTrial,
-    halving: Halving,
-    sign: float,
-    kept: Trial | None,
-    on_event: Listener,
-) -> Trial:
-    """Run one trial, or repeat what was kept of it; one without a score in the end stops no other."""
-    worths: list[float] = []
-    last = int(settings.epochs or 0) * method.stages
-
-    def weak(value: float) -> bool:
-        worths.append(_worth(value, sign))
-        return halving.stops(len(worths), worths[-1]) and len(worths) < last
-
-    if kept is None:
-        trial = _run(number, method, settings, run, weak, sign, on_event)
-    else:
-        trial = kept
-        for value in kept.course:
-            weak(value)
-    if trial.score is None:
-        halving.forget(worths)
-    return trial
-
-
 def _run(
     number: int,
     method: Method,
     settings: Settings,
     run: RunTrial,
-    weak: Callable[[float], bool],
+    earlier: Sequence[Trial],
     sign: float,
     on_event: Listener,
 ) -> Trial:
-    """Run one trial until it ends, or until `weak` says of an epoch's score that it is to be stopped."""
+    """Run one trial until it ends, or until an epoch's score is weak beside those of the earlier trials."""
+    last = int(settings.epochs or 0) * method.stages
     course: list[float] = []
 
     def watch(event: Event) -> None:
@@ -210,7 +173,7 @@ def _run(
             on_event(event)
         if event["event"] == "epoch":
             course.append(event[str(settings.metric)])
-            if weak(course[-1]):
+            if len(course) < last and is_weak(course[-1], len(course), earlier, sign):
                 raise _Weak
 
     began = time.monotonic()

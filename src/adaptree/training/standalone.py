@@ -1,4 +1,4 @@
-"""Methods that leave the base alone, such as tfidf: they are fitted directly, without epochs."""
+"""Fit methods that do not use the base, such as tfidf: directly, without epochs."""
 
 from __future__ import annotations
 

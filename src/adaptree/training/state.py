@@ -15,7 +15,7 @@ MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 @dataclass
 class State:
-    """How far a run is: counters within its stage, and the history. All of it goes into a checkpoint."""
+    """The progress of a run: counters within its stage, and the history. All of it goes into a checkpoint."""
 
     stage: int = 0
     epoch: int = 0

@@ -1,7 +1,7 @@
 """Compare methods on one file, of any kind: every method on the same rows, each run in a process of its own.
 
 OUT/data/      the rows to train and to validate on, the same for every cell
-OUT/cells/     one JSON file per cell (method, learning rate, epochs, seed): asked, done or failed
+OUT/cells/     one JSON file per cell: a method with a learning rate, a number of epochs and a seed
 OUT/store/     the cells' tasks
 OUT/choices.json   the best setting of each method on validation; written before the test file is opened
 OUT/results.json, table.md, figure.png, figure.svg, figure.html

@@ -1,7 +1,8 @@
 """A cell: one method with one setting and one seed, trained in a process of its own.
 
-Its file is named by the digest of what was asked for (data, base, method, settings, device), so that a cell that is
-done is found again. It holds `state` (asked, done, failed), `asked`, and `found` (scores and price) or `error`.
+Its file is named by a digest of its specification (data, base, method, settings, device), so that a finished cell is
+found again. The file holds the specification as `asked`; `state`, which is asked (not finished), done or failed; and
+`found` (scores and price) or `error`.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def run_all(
 
     todo = [(path, cell) for path, cell in zip(paths, cells, strict=True) if is_open(path)]
     if len(todo) < len(cells):
-        note(on_event, f"{len(cells) - len(todo)} of {len(cells)} cells were there already.")
+        note(on_event, f"{len(cells) - len(todo)} of {len(cells)} cells are finished already.")
     took: list[tuple[str, float]] = []
     for number, (path, cell) in enumerate(todo, 1):
         rest = [later["method"] for _, later in todo[number - 1 :]]
@@ -101,9 +102,9 @@ def _run(path: Path) -> None:
 
 
 def run_cell(path: Path) -> None:
-    """Train what a cell's file asks for and write the result into it: the main function of a cell's process."""
+    """Train the cell that a file specifies and write the result into it: the main function of a cell's process."""
     cell = read(path)
-    asked, place = cell["asked"], cell["place"]
+    spec, place = cell["asked"], cell["place"]
     parent = os.getppid()
 
     def watch(event: Event) -> None:
@@ -113,7 +114,7 @@ def run_cell(path: Path) -> None:
             print({key: value for key, value in event.items() if isinstance(value, int | float | str)}, file=sys.stderr)
 
     try:
-        found = _train(asked, place, path.stem, watch)
+        found = _train(spec, place, path.stem, watch)
     except AdaptreeError as error:
         write(path, {**cell, "state": "failed", "error": str(error)})
     except Exception as error:
@@ -121,18 +122,18 @@ def run_cell(path: Path) -> None:
         write(path, {**cell, "state": "failed", "error": f"{type(error).__name__}: {first}"})
         raise
     else:
-        write(path, {"state": "done", "asked": asked, "found": found, "tests": {}})
+        write(path, {"state": "done", "asked": spec, "found": found, "tests": {}})
 
 
-def _train(asked: Cell, place: Mapping[str, Any], name: str, watch: Listener) -> dict[str, Any]:
+def _train(spec: Cell, place: Mapping[str, Any], name: str, watch: Listener) -> dict[str, Any]:
     from adaptree.tasks.store import Store
     from adaptree.training.pipeline import train
 
     began = time.monotonic()
-    base = base_of(place["base"], asked["device"], asked["threads"], **place["trust"])
+    base = base_of(place["base"], spec["device"], spec["threads"], **place["trust"])
     before = _memory(start=True)
-    settings = {key: value for key, value in asked["settings"].items() if value is not None}
-    method, fast = method_of(asked["method"])
+    settings = {key: value for key, value in spec["settings"].items() if value is not None}
+    method, fast = method_of(spec["method"])
     run = Run.of(
         place["files"]["train"],
         validation=place["files"]["validation"],
@@ -143,7 +144,7 @@ def _train(asked: Cell, place: Mapping[str, Any], name: str, watch: Listener) ->
         fast=fast,
         store=Store(place["store"]),
         baselines=False,
-        threads=asked["threads"],
+        threads=spec["threads"],
         **settings,
     )
     bound = train(run, watch)[0]

@@ -141,7 +141,7 @@ def lines(result: Mapping[str, Any]) -> list[dict[str, Any]]:
 def markdown(result: Mapping[str, Any]) -> str:
     """Return the table as a Markdown page, with what is needed to make it again."""
     data, heads = result["data"], titles(result)
-    sample = f" of {data['of']:,}, a sample drawn with seed 0" if data["train"] < data["of"] else ""
+    sample = f" of {data['of']:,}, a sample with seed 0" if data["train"] < data["of"] else ""
     test = f", {data['test']:,} to test" if "test" in data else ""
     split = "split with seed 0" if data["split_seed"] == 0 else "validated on a file of its own"
     body = [f"| {' | '.join(row.get(key, '').strip() for key in heads)} |" for row in table(result)]

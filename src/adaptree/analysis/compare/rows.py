@@ -74,8 +74,8 @@ def prepare(
         kept = sample(data, chosen, most)
         parts = {"train": (source, data, kept), "validation": (validation, other, held)}
     if len(kept) < len(chosen):
-        note = f"{len(kept):,} of the {len(chosen):,} training rows are used, a sample drawn with seed 0"
-        note += "; as many as half of that to validate." if validation is None else "."
+        note = f"{len(kept):,} of the {len(chosen):,} training rows are used, a sample with seed 0"
+        note += "; at most half as many to validate." if validation is None else "."
         on_event({"event": "note", "text": note})
     files = {part: _write_part(folder, part, *which, encoding) for part, which in parts.items()}
     text, pair, label = (columns[name] or data.columns.get(name) for name in ("text", "pair", "label"))

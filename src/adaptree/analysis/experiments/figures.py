@@ -82,7 +82,7 @@ def _plain(reference: str) -> str:
 
 @style()
 def transfer(found: Mapping[str, Mapping[str, Mapping[str, float]]], path: Path) -> None:
-    """Draw what the probe says of a source against what it brings, a panel for each target."""
+    """Draw each source's gain by the probe against its measured gain, a panel for each target."""
     across = 3
     figure, axes = panels(2.7, 2.1, -(-len(found) // across), across)
     for axis, (target, pairs) in zip(axes, found.items(), strict=False):

@@ -139,7 +139,7 @@ def table(out: Path, command: str) -> str:
         "",
         "Test accuracy in points; where there are several seeds, their mean ± standard deviation. Adapters are "
         f"{METHOD}; a task has at most {ROWS:,} training rows, of which a fifth chose the best of {EPOCHS} epochs; "
-        "texts are cut at 128 tokens, steps are in bf16. The joint adapters are one set for all tasks, drawn at "
+        "texts are cut at 128 tokens, steps are in bf16. The joint adapters are one set for all tasks, sampled at "
         "temperature 2, one seed; their fusion attends over copies of one adapter: only V and the head can make a "
         "difference.",
         "",

@@ -1,4 +1,4 @@
-"""What every experiment is given, and how it ends: with a page that is kept as OUT/table.md."""
+"""The setup of an experiment, and its page, which is written to OUT/table.md."""
 
 from __future__ import annotations
 

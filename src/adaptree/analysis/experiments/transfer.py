@@ -1,4 +1,4 @@
-"""Does `adaptree suggest` find the tasks that help? Its ranking beside what each source really brings to a target.
+"""Does `adaptree suggest` find the tasks that help? Its ranking beside the measured gain of each source.
 
 Each task is a source, trained on rows that grow with the size of its dataset, and a target of few rows. The gain of a
 source is the test accuracy of an adapter that is trained on top of the source's (`--on`) minus that of one trained

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
@@ -31,11 +30,10 @@ if TYPE_CHECKING:
     from adaptree.models.base import Base
 
 Array = np.ndarray[Any, Any]
-Event = dict[str, Any]
 
 FOLDS = 5
 FEWEST = 20
-"""Texts that a probe needs at least."""
+"""The least number of texts for a probe."""
 START, PER_LABEL, STEP = 50, 8, 3
 """Successive halving: the first stage has at least START rows and PER_LABEL per label; each next has STEP times as many
 rows and a STEP-th of the tasks."""
@@ -107,7 +105,7 @@ def ranking(
                 skipped[name] = error.what if isinstance(error, AdaptreeError) else f"lacks the weight {error}"
                 continue
             if not np.isfinite(adapted[name]).all():
-                skipped[name] = "makes vectors of these texts that are not finite"
+                skipped[name] = "gives vectors that are not finite for these texts"
                 continue
             found.append(probe.gain(name, adapted[name], tried))
             on_event({"event": "probe", "number": number, "tasks": len(left), **asdict(found[-1])})
@@ -186,23 +184,12 @@ class _Probe:
 
 def vectors(base: Base, rows: Sequence[Encoding], parts: Parts) -> Array:
     """Return the pooled vectors of encoded texts, (n, width), with some methods in the base, or with none."""
-    import torch
-
-    from adaptree.data.batch import group
-    from adaptree.kinds.kind import pool
-    from adaptree.models.hooks import HookedModel, share
+    from adaptree.models.forward import vectors as pooled
 
     plan, weights = compose.together(base.hooked.sites, base.hooked.frozen, parts)
-    tree = None
-    if weights:
-        tree = HookedModel(share(base.hooked.model), base.hooked.architecture)
-        tree.swap(weights)
-        tree.bind(plan)
-    found = np.empty((len(rows), base.width), dtype=np.float32)
-    with torch.inference_mode(), nullcontext() if tree else base.hooked.running(base.hooked.hook(plan)):
-        for at in group([len(row.ids) for row in rows], 64):
-            hidden, mask = base.hidden([rows[i] for i in at], tree)
-            found[at] = pool(hidden, mask, base.pooling).float().cpu().numpy()
+    hooked = base.hooked.copy(weights) if weights else base.hooked
+    with hooked.running(plan):
+        found: Array = pooled(base, rows, base.pooling, hooked=hooked).numpy()
     return found
 
 
