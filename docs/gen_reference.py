@@ -130,8 +130,11 @@ def api() -> str:
     for title, intro in groups.items():
         lines += ["", f"## {title}", "", intro]
         for name in at.__all__:
-            if group_of(at, getattr(at, name), name) == title:
-                lines += ["", f"::: adaptree.{name}"]
+            thing = getattr(at, name)
+            if group_of(at, thing, name) == title:
+                # Methods register themselves, so a reader of the source finds their classes only where they are defined.
+                home = thing.__module__ if title == "Methods" else "adaptree"
+                lines += ["", f"::: {home}.{name}"]
     return "\n".join(lines) + "\n"
 
 

@@ -39,14 +39,15 @@ def check(
 
 def _print(report: Report) -> None:
     console = out()
-    read = ", ".join(f"{what} from '{column}'" for what, column in report.columns.items() if column)
+    columns = {what: column for what, column in report.columns.items() if column and what != "separator"}
+    read = ", ".join(f"{what} from '{column}'" for what, column in columns.items())
     console.print(f"{report.name}: {report.rows:,} rows; {read}")
     for what, count in report.left_out.items():
         if count:
             console.print(f"  left out: {count:,} rows {what}")
     console.print(f"kind: {report.kind}, because {report.why}")
     if report.balance is not None:
-        rows = [{"label": str(s.label), "rows": s.rows, "percent": round(s.percent, 1)} for s in report.balance[:20]]
+        rows = [{"label": str(s.label), "rows": s.rows, "percent": f"{s.percent:7.1f}"} for s in report.balance[:20]]
         emit(rows, Format.table)
         if len(report.balance) > 20:
             console.print(f"  … and {len(report.balance) - 20} more labels")

@@ -22,7 +22,7 @@ READ = ("base", "validation", "batch_size", "max_length", *options.COLUMNS, *opt
 @app.command()
 @options.takes(*READ, "kind", metric=METRIC, test=TEST)
 def compare(
-    data: Annotated[str, typer.Argument(help="csv, tsv, jsonl or parquet, also .gz or .xz.")],
+    data: Annotated[str, typer.Argument(help="csv, tsv, jsonl, parquet, txt, conll, SQuAD's json, also .gz or .xz.")],
     method: Annotated[list[str], typer.Option("--method", help="full, houlsby:64, …; give it several times.")],
     seeds: Annotated[int, typer.Option(min=1, help="How often each method is trained: seeds 0, 1, …")] = 3,
     folder: Annotated[

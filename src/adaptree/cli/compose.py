@@ -11,12 +11,18 @@ from adaptree.cli import options, runs
 from adaptree.cli.app import app
 from adaptree.cli.show import Format, Progress, emit, emit_one, out, say, size
 
-NOT_HERE = ("method", "on", "base", "fast", "search", "joint", "temperature")
+NOT_HERE = ("name", "method", "on", "base", "fast", "search", "joint", "temperature")
 FUSED = [name for name in (*options.RUN, *options.SETTINGS) if name not in NOT_HERE]
 
 
 @app.command()
-@options.takes(*FUSED, required=("name",), on="For fuse(…): what its parts were trained on.", base=options.OF_TASK)
+@options.takes(
+    *FUSED,
+    required=("name",),
+    name="The new task's name.",
+    on="For fuse(…): what its parts were trained on.",
+    base=options.OF_TASK,
+)
 def compose(
     expression: Annotated[str, typer.Argument(help='"fuse(mnli, qqp)", "average(a, b)", "stack(lang/qu, ner)", …')],
     data: Annotated[str | None, typer.Option("--train", help="For fuse(…): the data that it is trained on.")] = None,

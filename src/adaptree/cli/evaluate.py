@@ -10,7 +10,10 @@ from adaptree.cli import app as shared
 from adaptree.cli import options
 from adaptree.cli.app import app
 from adaptree.cli.predict import note_truncated, split_options
-from adaptree.cli.show import Format, emit, emit_one, out
+from adaptree.cli.show import Format, counted, emit, emit_one, out
+
+MOST_UNKNOWN = 10
+"""Unknown labels that are listed."""
 
 
 @app.command()
@@ -49,5 +52,8 @@ def evaluate(
     ]
     emit(rows, form, {"metric": "", "value": result["task"], "interval": "95 %"})
     out().print(f"{result['rows']:,} rows")
-    for label, count in list(result.get("unknown_labels", {}).items())[:10]:
-        out().print(f"'{label}' is no label of this task: {count:,} times, counted as wrong", soft_wrap=True)
+    unknown = list(result.get("unknown_labels", {}).items())
+    for label, count in unknown[:MOST_UNKNOWN]:
+        out().print(f"'{label}' is no label of this task: {counted(count, 'time')}, counted as wrong", soft_wrap=True)
+    if len(unknown) > MOST_UNKNOWN:
+        out().print(f"… and {len(unknown) - MOST_UNKNOWN:,} more such labels")

@@ -67,10 +67,11 @@ def report(result: dict[str, Any]) -> None:
     parts = list(result["metrics"])
     part = "test" if "test" in parts else parts[0]
     rows = []
-    for key, (low, high) in result["intervals"][part].items():
+    for key in result["metrics"][part]:
         row: dict[str, Any] = {"metric": key}
         row |= {name: result["metrics"][name][key] for name in parts}
-        row["interval"] = f"{low:.4f} - {high:.4f}"
+        interval = result["intervals"][part].get(key)
+        row["interval"] = None if interval is None else "{:.4f} - {:.4f}".format(*interval)
         row |= {name: scores.get(key) for name, scores in result["baselines"].items()}
         rows.append(row)
     titles = {"metric": "", **{name: name for name in parts}, "interval": f"95 % of {part}"}

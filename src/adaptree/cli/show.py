@@ -11,6 +11,11 @@ from typing import Any
 
 from adaptree.data.events import Event, Listener
 
+TARGETS = ("label", "labels", "numbers", "answers")
+"""Parts of a file's columns that are predicted; the rest is read."""
+BESIDE = ("separator", "id", "start", "impossible")
+"""Parts that a line about a run leaves out."""
+
 
 class Format(StrEnum):
     table = "table"
@@ -110,6 +115,11 @@ def size(count: float) -> str:
     return f"{count:.1f} GB"
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun: 1 epoch, 2 epochs."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def duration(seconds: float) -> str:
     """Return seconds as text: 3.2 s, 45 s, 2 min 5 s."""
     whole = round(seconds)
@@ -156,16 +166,18 @@ class Progress:
 
     def _trial(self, event: Event) -> None:
         found = "the loss is not a number" if event["score"] is None else f"{event['metric']} {event['score']:.4f}"
-        ended = f"stopped after {len(event['course'])} epochs" if event["stopped"] else f"{event['epochs']} epochs"
+        epochs = counted(len(event["course"]) if event["stopped"] else event["epochs"], "epoch")
+        ended = f"stopped after {epochs}" if event["stopped"] else epochs
         self._line(
             f"trial {event['number'] + 1}/{event['trials']}  {event['method']}, lr {event['lr']:.2g}, {ended}: "
             f"{found}  {event['seconds']:.0f} s"
         )
 
     def _start(self, event: Event) -> None:
-        settings, columns = event["settings"], dict(event["columns"])
-        target = columns.pop("label", None)
-        texts = " + ".join(str(column) for column in columns.values() if column)
+        settings = event["settings"]
+        columns = {part: column for part, column in event["columns"].items() if column and part not in BESIDE}
+        target = next((columns.pop(part) for part in TARGETS if part in columns), None)
+        texts = " + ".join(map(str, columns.values()))
         kinds = {"regress": " (a number)"} | dict.fromkeys(("classify", "tag"), f" ({len(event['labels'])} labels)")
         label = f" → '{target}'" if target else ""
         self._line(
@@ -173,7 +185,7 @@ class Progress:
             f"{event['train']:,} rows to train on, {event['validation']:,} to validate"
         )
         self._line(
-            f"{event['method']} on {event['base']}, {settings['epochs']} epochs, lr {settings['lr']:g}, "
+            f"{event['method']} on {event['base']}, {counted(settings['epochs'], 'epoch')}, lr {settings['lr']:g}, "
             f"batch {settings['batch_size']}, seed {settings['seed']}"
         )
         if sys.stderr.isatty():
