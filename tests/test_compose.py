@@ -65,7 +65,7 @@ def test_what_leaves_the_base_alone_is_not_trained_on_another(
 ) -> None:
     store = Store(tmp_path / "store")
     store.add(Task(replace(task("pfeiffer:4").record, name="low"), task("pfeiffer:4").tensors))
-    with pytest.raises(CompositionError, match=r"tfidf leaves the base alone: it cannot be trained on low@1.*--on"):
+    with pytest.raises(CompositionError, match=r"tfidf does not use the base: it cannot be trained on low@1.*--on"):
         at.train(data, base=base, name="bags", method="tfidf", on="low", store=store)
     assert list(store) == ["low"]
 

@@ -250,7 +250,7 @@ def test_a_suggestion_says_what_to_run_and_what_was_left_out(store: Store, base:
     assert told.gains[0].task == "strong"
     assert set(told.unfusable) == {"strong"}
     assert set(told.skipped) == {"bags", "foreign", "own", "both/same"}
-    assert "tfidf leaves the base alone" in told.skipped["bags"]
+    assert "tfidf does not use the base" in told.skipped["bags"]
     assert "another base" in told.skipped["foreign"]
     assert "this very data" in told.skipped["own"]
     assert "same adapters as 'both/other'" in told.skipped["both/same"]

@@ -82,7 +82,7 @@ def find_parents(
     plain = parse(method)  # type: ignore[arg-type]
     if plain.standalone:
         raise CompositionError(
-            f"{plain.name} leaves the base alone: it cannot be trained on {expressions[ON]}.",
+            f"{plain.name} does not use the base: it cannot be trained on {expressions[ON]}.",
             hint="Leave out --on, or choose another method.",
         )
     return plain, Parents(expressions, parents)
@@ -115,7 +115,7 @@ def _stackable(on: str | Expression, tasks: Tasks, parents: dict[str, Task]) -> 
     if expression.block in ("parallel", "rows", "fuse"):
         raise CompositionError(f"nothing can be trained on {expression!r}.", hint="Give a name, or stack(…).")
     if any(part.standalone for part, _ in compose.compile_(compose.stack(expression), parents).parts):
-        raise CompositionError(f"{expression!r} leaves the base alone: there is nothing to train on.")
+        raise CompositionError(f"{expression!r} does not use the base: there is nothing to train on.")
     return expression
 
 
@@ -134,14 +134,11 @@ def _check_below(fused: Sequence[Task], on: str | None) -> None:
 
 
 def _block(method: Method | str) -> Expression | None:
-    """Return the composition that a method is written as, such as fuse(a, b); None for a plain method.
-
-    parallel(size=8) is a method of that name.
-    """
+    """Return the composition that a method is written as, such as fuse(a, b); None for a plain method."""
     if not isinstance(method, str) or "(" not in method:
         return None
     word = method.partition("(")[0].strip()
-    return compose.parse(method) if word in compose.BLOCKS and word != "parallel" else None
+    return compose.parse(method) if word in compose.BLOCKS else None
 
 
 def _with_versions(expression: Expression, tasks: Tasks, parents: dict[str, Task]) -> Expression:

@@ -373,7 +373,7 @@ def _check_joint(run: Run, method: Method) -> None:
     if run.settings.class_weights:
         raise UsageError("class weights are for one task at a time.", hint="Leave --class-weights out.")
     if method.standalone:
-        raise UsageError(f"{method.name} leaves the base alone: it has no adapters to share.", hint="--method pfeiffer")
+        raise UsageError(f"{method.name} does not use the base: it has no adapters to share.", hint="--method pfeiffer")
 
 
 def _name_tasks(run: Run) -> dict[str, Source]:

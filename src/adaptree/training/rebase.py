@@ -66,7 +66,7 @@ def check_movable(task: Task) -> None:
     elif isinstance(method, Full):
         why = f"has whole weights of the old base ({method.name}): there is nothing to put into another one"
     elif method.standalone:
-        why = f"leaves the base alone ({method.name}), and has no place in another one"
+        why = f"does not use the base ({method.name}), and has no place in another one"
     if why:
         raise UsageError(
             f"'{record.reference}' {why}.", hint=f"Train it there: adaptree train DATA --name {record.name} --base BASE"

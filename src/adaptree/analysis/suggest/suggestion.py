@@ -157,7 +157,7 @@ def _fitting(store: Store, base: Base, table: Dataset) -> tuple[dict[str, Record
         if record.base.get("fingerprint") != base.fingerprint:
             skipped[name] = f"was trained on another base, {record.base.get('name')}"
         elif method.standalone:
-            skipped[name] = f"{method.name} leaves the base alone"
+            skipped[name] = f"{method.name} does not use the base"
         elif record.data.get("digest") == table.digest:
             own[name] = record
             skipped[name] = "was trained on this very data, and knows its answers"
