@@ -47,7 +47,7 @@ from tests.laws.ground import (
 )
 
 # Rows of one batch may be of several tasks, but for methods that put their own tensors in the place of the base's.
-MIXING = [name for name in SUBJECTS if type(method_of(name)).weights is Method.weights and name != "head"]
+MIXING = [name for name in SUBJECTS if method_of(name).weights is Method.weights and name != "head"]
 # DeBERTa-v2 with shared keys runs its query and key maps over a table that is one for the whole batch.
 UNMIXED = {("deberta-v2", "lora"), ("deberta-v2", "ia3")}
 
