@@ -11,7 +11,6 @@ from typing import Any
 
 from adaptree.data.events import Event, Listener
 
-
 TARGETS = ("label", "labels", "numbers", "answers")
 """Parts of a file's columns that are predicted; the rest is read."""
 BESIDE = ("separator", "id", "start", "impossible")
