@@ -132,7 +132,7 @@ def api() -> str:
         for name in at.__all__:
             thing = getattr(at, name)
             if group_of(at, thing, name) == title:
-                # Methods register themselves: a reader of the source finds a class only where it is defined.
+                # Methods register themselves: the source has their classes only where they are defined.
                 home = thing.__module__ if title == "Methods" else "adaptree"
                 lines += ["", f"::: {home}.{name}"]
     return "\n".join(lines) + "\n"
