@@ -130,12 +130,28 @@ def api() -> str:
     for title, intro in groups.items():
         lines += ["", f"## {title}", "", intro]
         for name in at.__all__:
-            thing = getattr(at, name)
-            if group_of(at, thing, name) == title:
-                # Methods register themselves: the source has their classes only where they are defined.
-                home = thing.__module__ if title == "Methods" else "adaptree"
-                lines += ["", f"::: {home}.{name}"]
+            if group_of(at, getattr(at, name), name) == title:
+                lines += ["", f"::: adaptree.{name}"]
+    lines += [
+        "",
+        "## Options of train",
+        "",
+        "`train`, `train_jointly` and the command line take the fields of both as options.",
+    ]
+    lines += ["", "::: adaptree.training.run.Run", "", "::: adaptree.training.settings.Settings"]
     return "\n".join(lines) + "\n"
+
+
+def where_defined(page: str) -> str:
+    """Return the page with every method's class named by its module.
+
+    Methods register themselves: `adaptree.Houlsby` works when the code runs, but mkdocstrings only reads the source.
+    """
+    from adaptree.methods.method import classes
+
+    for name, method in classes().items():
+        page = page.replace(f"::: adaptree.{name}\n", f"::: {method.__module__}.{name}\n")
+    return page
 
 
 def group_of(at: Any, thing: Any, name: str) -> str:

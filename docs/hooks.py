@@ -24,7 +24,7 @@ def on_files(files: Files, config: Any) -> Files:
     import gen_reference
 
     for name, write in (("commands", gen_reference.commands), ("api", gen_reference.api)):
-        files.append(File.generated(config, f"reference/{name}.md", content=write()))
+        files.append(File.generated(config, f"reference/{name}.md", content=gen_reference.where_defined(write())))
     linked = "\n".join(path.read_text() for path in (ROOT / "results").rglob("*.md"))
     for path in sorted((ROOT / "results").rglob("*")):
         if path.suffix == ".md" or (path.suffix in (".png", ".svg") and path.name in linked):
