@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Container
 from typing import Any
 
@@ -69,8 +68,8 @@ FINISHED = [subject for subject in SUBJECTS if subject not in STAGED]
 """What can be a task: of a first stage alone none is made."""
 LAYERED = [subject for subject in SUBJECTS if subject not in ("top", "head")]  # these say by themselves which layers
 
-# A variant of a method shares its code: it is tried on five architectures of different build, and on all of them with
-# ADAPTREE_LAWS=all in the environment.
+# A variant of a method shares its code: it is tried on five architectures of different build, and on all of them by
+# `make test-all`.
 VARIANTS = {name for name in INSIDE if name.startswith("houlsby_")} | {"scaled_parallel", "top", "head"}
 FEW = ("bert", "albert", "deberta-v2", "t5", "gpt2")
 
@@ -80,15 +79,23 @@ def method_of(subject: str) -> type[Method]:
 
 
 def applies(case: str, subject: str) -> bool:
-    method = subject.removesuffix(CUT)
-    narrow = method in VARIANTS and os.environ.get("ADAPTREE_LAWS") != "all"
-    return case not in REFUSED.get(method, {}) and (not narrow or case in FEW)
+    """Whether a subject has a place in an architecture."""
+    return case not in REFUSED.get(subject.removesuffix(CUT), {})
 
 
 def pairs(subjects: list[str], without: Container[tuple[str, str]] = ()) -> pytest.MarkDecorator:
-    """Every subject × every architecture where it applies."""
+    """Every subject × every architecture where it applies; of a variant most of them are slow tests."""
     found = [(case, subject) for subject in subjects for case in tiny.CASES if applies(case, subject)]
-    return pytest.mark.parametrize(("case", "method"), [pair for pair in found if pair not in without])
+    params = [
+        pytest.param(case, subject, marks=[pytest.mark.slow] if _is_repetition(case, subject) else [])
+        for case, subject in found
+        if (case, subject) not in without
+    ]
+    return pytest.mark.parametrize(("case", "method"), params)
+
+
+def _is_repetition(case: str, subject: str) -> bool:
+    return subject.removesuffix(CUT) in VARIANTS and case not in FEW
 
 
 def small(subject: str, **changes: Any) -> Method:
