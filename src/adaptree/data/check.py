@@ -114,7 +114,7 @@ def check(
     measured = _lengths(dataset, lengths, cut, sample) if lengths is not None else None
     duplicates, conflicts, examples = _repeats(dataset)
     problems += _about_rows(dataset, duplicates)
-    problems += _about_labels(balance) if balance and dataset.form.labels_of == "rows" else []
+    problems += _about_labels(balance, dataset) if balance and dataset.form.labels_of == "rows" else []
     if conflicts:
         problems.append(
             f"{_many(conflicts, 'text is', 'texts are')} there with different labels: no model can get all of those "
@@ -242,13 +242,14 @@ def _about_rows(dataset: Dataset, duplicates: int) -> list[str]:
     return problems
 
 
-def _about_labels(balance: Sequence[Share]) -> list[str]:
+def _about_labels(balance: Sequence[Share], dataset: Dataset) -> list[str]:
     problems = []
     most, least = max(balance, key=lambda s: s.rows), min(balance, key=lambda s: s.rows)
     if most.rows > IMBALANCE * least.rows:
+        weights = "Use --class-weights and look at macro_f1." if dataset.values is not None else "Look at macro_f1."
         problems.append(
             f"'{most.label}' has {most.rows:,} rows and '{least.label}' {least.rows:,}: the rare label may never be "
-            f"predicted, and accuracy hides it. Use class weights and look at macro_f1."
+            f"predicted, and accuracy hides it. {weights}"
         )
     few = [share for share in balance if share.rows < FEW_PER_LABEL]
     if few:

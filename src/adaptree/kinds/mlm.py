@@ -72,7 +72,7 @@ class MlmForm(Form):
     @classmethod
     def guess(cls, names: Sequence[str], sample: Sequence[Row], columns: Mapping[str, str | None]) -> Form | None:
         found = guess(names, sample, text=columns.get("text"), need_label=False)
-        return cls({"text": found.text}, "its words are learned, and no label is needed")
+        return cls({"text": found.text}, "it is plain text, from which words are learned without labels")
 
     def input(self, row: Row, number: int, name: str) -> Any | None:
         column = str(self.columns["text"])

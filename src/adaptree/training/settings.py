@@ -50,7 +50,7 @@ class Settings:
     clip: float = 1.0
     """Largest norm of the gradient; larger gradients are scaled down."""
     windows: bool = False
-    """Read longer texts whole, in windows whose logits are pooled, instead of truncating them."""
+    """Read longer texts whole, in windows whose predictions are averaged, instead of truncating them."""
     whole_words: bool = False
     """For kind mlm: mask all pieces of a word together."""
     class_weights: bool = False
