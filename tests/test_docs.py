@@ -202,6 +202,7 @@ def test_the_notebook_is_the_tutorial() -> None:
     assert (DOCS / "tutorial.ipynb").read_text() == module("notebook").text(), "python docs/notebook.py"
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbclient = pytest.importorskip("nbclient", reason="the notebook runs with nbclient: pip install 'adaptree[dev]'")

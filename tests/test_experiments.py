@@ -158,6 +158,7 @@ def test_the_figure_of_attention_is_drawn(tmp_path: Path) -> None:
     assert (tmp_path / "figure.png").stat().st_size > 5000
 
 
+@pytest.mark.slow
 def test_a_small_task_is_fused_from_single_and_joint_adapters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = tiny_base(tmp_path / "base")
     for name in ("a", "b", "t"):
@@ -177,6 +178,7 @@ def test_a_small_task_is_fused_from_single_and_joint_adapters(tmp_path: Path, mo
     assert (tmp_path / "out" / "attention.png").is_file()
 
 
+@pytest.mark.slow
 def test_what_suggest_says_is_set_beside_what_sources_bring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = tiny_base(tmp_path / "base")
     for name in ("a", "b", "c"):
@@ -222,6 +224,7 @@ def test_chance_is_around_zero_and_narrows_with_targets() -> None:
     assert low < narrow[0] < 0 < narrow[1] < high
 
 
+@pytest.mark.slow
 def test_a_language_nobody_labelled_is_answered_in_every_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = tiny_base(tmp_path / "base", mask=True)
     words = ("lion", "bear", "wolf", "plum")
@@ -279,7 +282,7 @@ def test_bad_input_is_one_line(
         (["experiment", "comparison"], "ADAPTREE_DATA"),
         (["experiment", "comparison", "--data", "."], "sick/train.jsonl.xz"),
         (["experiment", "comparison", "--data", ".", "--task", "sik"], "sick"),
-        (["experiment", "comparison", "--data", ".", "--resume"], "nothing is begun in 'comparison'"),
+        (["experiment", "comparison", "--data", ".", "--resume"], "no run was begun in 'comparison'"),
     ):
         assert main(words) != 0
         err = capsys.readouterr().err

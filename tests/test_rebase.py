@@ -157,7 +157,7 @@ def test_that_base_already(store: Store, source: Base) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "why"), [("full", "whole weights"), ("top:1", "whole weights"), ("tfidf", "leaves")]
+    ("method", "why"), [("full", "whole weights"), ("top:1", "whole weights"), ("tfidf", "does not use")]
 )
 def test_what_has_no_meaning_elsewhere_is_refused(
     method: str, why: str, tasks: dict[str, Task], target: Base, tmp_path: Path

@@ -70,7 +70,14 @@ LAYERED = [subject for subject in SUBJECTS if subject not in ("top", "head")]  #
 
 # A variant of a method shares its code: it is tried on five architectures of different build, and on all of them by
 # `make test-all`.
-VARIANTS = {name for name in INSIDE if name.startswith("houlsby_")} | {"scaled_parallel", "top", "head"}
+VARIANTS = {name for name in INSIDE if name.startswith("houlsby_")} | {
+    "bapna",
+    "head",
+    "parallel_adapter",
+    "rand_sft",
+    "scaled_parallel",
+    "top",
+}
 FEW = ("bert", "albert", "deberta-v2", "t5", "gpt2")
 
 

@@ -110,6 +110,7 @@ def uninterrupted(world: tuple[Path, Path], forks: Any, tmp_path_factory: pytest
     return done, done.pop("seconds")
 
 
+@pytest.mark.slow
 def test_twenty_kills_at_random_moments_leave_the_bits_of_an_uninterrupted_run(
     world: tuple[Path, Path], forks: Any, uninterrupted: tuple[Any, float], tmp_path: Path
 ) -> None:
