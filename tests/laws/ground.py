@@ -68,11 +68,15 @@ FINISHED = [subject for subject in SUBJECTS if subject not in STAGED]
 """What can be a task: of a first stage alone none is made."""
 LAYERED = [subject for subject in SUBJECTS if subject not in ("top", "head")]  # these say by themselves which layers
 
-# A variant of a method shares its code: it is tried on five architectures of different build, and on all of them by
-# `make test-all`.
-VARIANTS = {name for name in INSIDE if name.startswith("houlsby_")} | {
+# `make test` tries these on five architectures of different build, and `make test-all` on all of them: variants of a
+# method, which share its code, and methods that act through the same few hooks as those which are tried everywhere.
+ON_FEW = {name for name in INSIDE if name.startswith("houlsby_")} | {
     "bapna",
+    "diff_pruning",
     "head",
+    "ia3",
+    "norms",
+    "pal",
     "parallel_adapter",
     "rand_sft",
     "scaled_parallel",
@@ -102,7 +106,7 @@ def pairs(subjects: list[str], without: Container[tuple[str, str]] = ()) -> pyte
 
 
 def _is_repetition(case: str, subject: str) -> bool:
-    return subject.removesuffix(CUT) in VARIANTS and case not in FEW
+    return subject.removesuffix(CUT) in ON_FEW and case not in FEW
 
 
 def small(subject: str, **changes: Any) -> Method:
