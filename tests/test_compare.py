@@ -173,6 +173,7 @@ def test_ctrl_c_keeps_what_is_done(
     assert len(ran) == 4
 
 
+@pytest.mark.slow
 def test_a_killed_comparison_resumes_and_memory_is_the_cell_s_own(
     run: Callable[..., dict[str, Any]], ran: list[str], world: Path, tmp_path: Path
 ) -> None:

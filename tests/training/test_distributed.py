@@ -87,6 +87,7 @@ def test_what_cannot_be_is_refused(base: Base, world: tuple[Path, Path], setting
         trained(base, world[1], **{setting: value})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "more"),
     [
