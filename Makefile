@@ -2,10 +2,10 @@
 VENV   := .venv
 PY     := $(VENV)/bin/python
 PIP    := python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-PYTEST ?= -n 2
+PYTEST ?= -n 2 --dist worksteal
 PEERS  := $(VENV)/peers
 
-.PHONY: demo test test-all coverage coverage-total peers lint types format docs build wheel clean
+.PHONY: demo test test-all coverage coverage-total peers lint types format docs build wheel audit clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -51,6 +51,10 @@ build: $(VENV)/.developing
 # What is in the wheel, and whether it works in an environment of its own.
 wheel: build
 	.ci/wheel
+
+# Known vulnerabilities in what is installed: reported, and no failure where the network forbids asking.
+audit: $(VENV)/.developing
+	-$(VENV)/bin/$(PIP) pip-audit && $(VENV)/bin/pip-audit --skip-editable --progress-spinner off
 
 clean:
 	rm -rf $(VENV) dist build site .coverage coverage.xml .mypy_cache .pytest_cache .ruff_cache .hypothesis

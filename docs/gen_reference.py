@@ -28,6 +28,10 @@ def commands() -> str:
         "it could not, and 2 when it was called wrongly; one line then says what happened, why, and what to type next.",
         "This page is generated from the commands themselves: `adaptree COMMAND --help` prints the same.",
         "",
+        "After `adaptree --install-completion`, your shell completes commands, options and the names of stored tasks",
+        "(bash, zsh, fish, PowerShell). In tables and messages control characters are spelled out (`\\x1b`); JSON, and",
+        "csv in a pipe, hold the true texts. JSON has `null` where a number is not finite.",
+        "",
         "| command | what it does |",
         "|---|---|",
     ]

@@ -6,6 +6,7 @@ import copy
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -231,3 +232,35 @@ def test_an_architecture_that_is_not_in_the_table_is_passed_as_an_object(tmp_pat
     again = attach(tiny.model("roformer", head=True), tmp_path / "task", architecture=row)
     assert equal(outputs(again, batch(model)), outputs(tuned, batch(model)))
     assert equal(outputs(copy.deepcopy(tuned), batch(model)), outputs(tuned, batch(model)))
+
+
+DAMAGED: dict[str, tuple[str, Any, str]] = {
+    "a weight of another shape": ("houlsby(size=3)", lambda v: {**v, "0.attention.down": torch.zeros(2, 2)}, "must be"),
+    "a weight less": ("houlsby(size=3)", lambda v: {k: t for k, t in v.items() if k != "0.attention.up"}, "lacks"),
+    "whole numbers": ("houlsby(size=3)", lambda v: {**v, "0.attention.up": v["0.attention.up"].int()}, "of type int32"),
+    "a weight more": ("houlsby(size=3)", lambda v: {**v, "x": torch.zeros(2)}, "has a weight 'x'"),
+    "positions without values": ("rand_sft(density=0.05)", lambda v: {**v, "sparse.values": torch.zeros(1)}, "values"),
+    "no positions": ("rand_sft(density=0.05)", lambda v: {"sparse.values": v["sparse.values"]}, "lacks"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_task_that_does_not_fit_is_not_attached(damage: str) -> None:
+    method, harm, why = DAMAGED[damage]
+    model = tiny.model("bert")
+    task = attach(model, method).task
+    with pytest.raises(TaskCorrupt, match=why):
+        attach(model, Task(task.record, harm(task.tensors)))
+
+
+def test_a_task_of_a_huge_size_is_not_attached() -> None:
+    model = tiny.model("bert")
+    task = attach(model, "houlsby(size=3)").task
+    with pytest.raises(TaskCorrupt, match="takes"):
+        attach(model, Task(replace(task.record, method="houlsby(size=1000000000000)"), task.tensors))
+
+
+def test_a_task_in_half_precision_is_attached() -> None:
+    model = tiny.model("bert")
+    task = attach(model, "houlsby(size=3)").task
+    attach(model, Task(task.record, {name: tensor.bfloat16() for name, tensor in task.tensors.items()}))

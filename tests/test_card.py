@@ -17,6 +17,7 @@ import adaptree as at
 from adaptree.reports import card
 from adaptree.reports.figures import figures as figures_of
 from adaptree.reports.markdown import plain
+from adaptree.reports.text import CONTROL
 from adaptree.tasks.record import Record
 from adaptree.tasks.task import Task
 from tests.bases import FILLER, WORDS, tiny_base
@@ -88,7 +89,8 @@ def test_the_price_is_whole() -> None:
 def test_labels_data_and_settings_are_there() -> None:
     text = card.write(full())
     for part in ("| bad | 700 |", "| good | 800 |", "`d1e5`", "1,200 train", "epochs: 5", "pooling: mean", "seed: 0",
-                 "cut to 128 tokens: 7 texts", "left out: 2 rows without a text", "torch 2.13.0"):  # fmt: skip
+                 "cut to 128 tokens (`--max-length`): 7 texts", "left out: 2 rows without a text",
+                 "torch 2.13.0"):  # fmt: skip
         assert part in text, part
 
 
@@ -138,6 +140,31 @@ def test_no_text_breaks_out_of_its_cell(text: str) -> None:
 def test_a_long_text_is_cut_before_it_is_escaped() -> None:
     assert plain("word " * 100) == ("word " * 24)[:119].rstrip() + "…"
     assert plain("|" * 500) == r"\|" * 119 + "…"
+
+
+EVIL = "da`|[x](y)<b>\n```\n# no\x1b[31m\u202e.csv"
+
+
+def test_a_file_s_name_means_nothing_to_markdown_html_or_a_terminal() -> None:
+    record = full(
+        name=EVIL, method=f"houlsby({EVIL})", base={"name": EVIL, "fingerprint": EVIL}, kind="classify", pooling=EVIL,
+        labels=[EVIL, "x"], data={"name": EVIL, "digest": EVIL, "left_out": {EVIL: 2}, "label_counts": {EVIL: 1}},
+        metrics={"validation": {EVIL: 0.5}}, settings={EVIL: EVIL}, versions={EVIL: EVIL}, extra={"on": EVIL},
+    )  # fmt: skip
+    text = card.write(record)
+    assert not CONTROL.search(text.replace("\n", ""))
+    below = text.partition("\n---\n")[2]
+    assert [line for line in below.splitlines() if line.startswith("# ")] == [
+        r"# da\`\|\[x\](y)&lt;b&gt; \`\`\` # no�\[31m�.csv@3"
+    ]
+    assert "data: da\\`\\|\\[x\\](y)&lt;b&gt;" in below
+    outside = re.sub(r"(?m)^```.*?^```$", "", below, flags=re.DOTALL)  # in a block of code nothing has a meaning
+    assert "```" not in outside
+    outside = re.sub(r"(?<!\\)`[^`\n]*`", "", outside)  # nor in a span of code
+    assert not re.search(r"(?<!\\)[\[`<]", outside)
+    rows = [line for line in outside.splitlines() if line.startswith("| da")]
+    assert all(len(re.findall(r"(?<!\\)\|", row)) in (3, 6) for row in rows)
+    ElementTree.fromstring(Task(record, {"head.bias": torch.zeros(2)})._repr_html_())
 
 
 @given(st.text(max_size=30))

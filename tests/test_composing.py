@@ -23,7 +23,7 @@ from adaptree.tasks.record import FUSES, MADE_OF, NEEDS, ON, SAW
 from adaptree.tasks.runs import remember, run_folder
 from adaptree.tasks.store import Store
 from adaptree.tasks.task import Task
-from adaptree.training import pipeline
+from adaptree.training import checkpoint, pipeline
 from adaptree.training.composing import compose
 from tests.bases import tiny_base, words_csv
 
@@ -377,13 +377,12 @@ def test_a_stopped_command_says_how_to_go_on(
 ) -> None:
     def train(*args: Any, **options: Any) -> None:
         folder = run_folder(store, "f")
-        folder.mkdir(parents=True)
-        (folder / "checkpoint.safetensors").touch()
+        checkpoint.write(folder, {"now.head.bias": torch.zeros(2)}, {"history": [{"epoch": 1}], "batch": 3})
         raise KeyboardInterrupt
 
     monkeypatch.setattr(pipeline, "train", train)
     monkeypatch.setattr("sys.argv", ["adaptree", "compose", "fuse(a, b)", "--name", "f", "--train", "words.csv"])
     assert main(["compose", "fuse(a, b)", "--name", "f", "--train", "words.csv"]) == 1
     told = capsys.readouterr().err
-    assert "stopped; what was trained so far is kept." in told
+    assert "stopped; all that was trained (1 epoch and 3 steps) is kept." in told
     assert "adaptree compose 'fuse(a, b)' --name f --train words.csv --resume" in told

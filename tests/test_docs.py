@@ -40,6 +40,8 @@ GENERATED = {DOCS / "reference" / "commands.md", DOCS / "reference" / "api.md"}
 """Pages that the site's build writes."""
 RUN, DATA = {"python", "sh"}, {"csv", "jsonl", "text", "toml"}
 FOREIGN = re.compile(r'py title="(adapters|peft|SetFit) \d+\.\d+"')
+LONG = ("compare", "composition", "explain")
+"""Pages whose blocks take several seconds, which `make test-all` runs."""
 FENCE = re.compile(r"^([ \t]*)```([^\n`]*)\n(.*?)^\1```[ \t]*$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"`([\w-]+\.(?:csv|jsonl|conll|txt|toml))`")
 
@@ -88,7 +90,10 @@ def module(name: str) -> ModuleType:
 
 @pytest.fixture
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the files that the pages speak of, cut short."""
+    """A folder with the files that the pages speak of, cut short; training is, too: what counts is that blocks run."""
+    monkeypatch.setattr("adaptree.training.settings.default_epochs", lambda rows: 1)
+    monkeypatch.setattr("adaptree.training.contrastive.STEPS", 2)
+    monkeypatch.setattr("adaptree.training.contrastive.PASSES", 1)
     for name in ("reviews", "tickets"):
         training, test = demo.data(name)
         for source, target, rows in ((training, f"{name}.csv", 40), (test, f"{name}-test.csv", 20)):
@@ -128,7 +133,12 @@ def test_every_block_is_run_or_says_why_not(page: Path) -> None:
 
 @pytest.mark.real
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if RUN & {block.language for block in blocks(page)}], ids=named
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.slow] * (page.stem in LONG), id=named(page))
+        for page in PAGES
+        if RUN & {block.language for block in blocks(page)}
+    ],
 )
 def test_the_blocks_of_a_page_run(page: Path, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {"__name__": "__main__"}

@@ -66,6 +66,7 @@ def test_a_text_s_logits_are_the_same_bits_alone_and_among_others(base: at.Base,
     assert torch.equal(bound.logits(texts[::-1], batch_size=5).flip(0), together)
 
 
+@pytest.mark.slow
 def test_real_spam_is_told_from_a_few_hundred_messages(base: at.Base) -> None:
     source = data_folder("ADAPTREE_DATA") / "sms_spam" / "all.jsonl.xz"
     messages = [row for _, row in rows(source)][:400]

@@ -15,7 +15,19 @@ import pytest
 
 from adaptree.analysis import experiments
 from adaptree.analysis.compare.cells import full_spelling
-from adaptree.analysis.experiments import comparison, fast, figures, fusion, kinds, languages, layers, summary, transfer
+from adaptree.analysis.experiments import (
+    comparison,
+    fast,
+    figures,
+    fusion,
+    kinds,
+    languages,
+    layers,
+    lowdata,
+    noise,
+    summary,
+    transfer,
+)
 from adaptree.analysis.experiments.corpora import TEST, Corpus, cut, one_file
 from adaptree.analysis.experiments.grid import Grid
 from adaptree.cli import main
@@ -264,6 +276,21 @@ def test_a_paired_difference_is_of_the_same_sentences() -> None:
     assert languages.paired([right, wrong] * 20, [right, wrong] * 20) == (0.0, 0.0, 0.0)
 
 
+def test_labels_are_spoiled_and_looked_for_and_nothing_is_run_twice(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(noise, "TASKS", (Corpus("one"),))
+    monkeypatch.setattr(noise, "ROWS", 60)
+    options: dict[str, Any] = {"base": world / "base", "seeds": 1, "command": "adaptree experiment noise"}
+    page = experiments.run("noise", world / "data", tmp_path, **options)
+    (cell,) = (json.loads(path.read_text()) for path in tmp_path.glob("*.json"))
+    assert cell["labels"] == 3
+    assert 0 <= cell["precision"] <= 1
+    assert "| one | 3 |" in page
+    monkeypatch.setattr(noise, "clean", None)
+    assert experiments.run("noise", world / "data", tmp_path, **options) == page
+
+
 def test_every_experiment_is_listed_with_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["experiment"]) == 0
     shown = capsys.readouterr().out
@@ -302,6 +329,7 @@ def test_the_methods_of_an_experiment_are_known(module: Any) -> None:
     assert full_spelling(module.grid.reference) in {full_spelling(method) for method in module.grid.methods}
 
 
+@pytest.mark.slow
 def test_kinds_are_trained_by_the_command_and_their_cells_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -324,3 +352,31 @@ def test_kinds_are_trained_by_the_command_and_their_cells_are_kept(
     monkeypatch.setattr(kinds, "RECIPES", (dataclasses.replace(works[0], options=("--kind", "answer")),))
     with pytest.raises(DataError, match=r"t with houlsby-4-0: .*kind answer"):
         experiments.run("kinds", tmp_path / "data", tmp_path / "out", base=base)
+
+
+@pytest.mark.slow
+def test_few_labels_are_trained_in_every_way_and_no_cell_twice(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lowdata, "TASKS", (Corpus("one", test="test"), Corpus("two", test="dev")))
+    monkeypatch.setattr(lowdata, "SIZES", (4, 200))
+    monkeypatch.setattr(lowdata, "TEST_ROWS", 20)
+    out = tmp_path / "out"
+
+    def start() -> str:
+        return experiments.run("lowdata", world / "data", out, base=world / "base", seeds=1, threads=1)
+
+    page = start()
+    cells = lowdata.read_cells(out)
+    ways = {(cell["task"], cell["rows_per_label"], cell["way"]) for cell in cells}
+    assert len(ways) == len(cells) == 2 * (len(lowdata.WAYS) + len(lowdata.WAYS) - 1)  # 200 a label are not contrasted
+    assert {cell["train_rows"] for cell in cells if cell["rows_per_label"] == 4} == {12}
+    assert all(cell["test_rows"] == 20 for cell in cells)
+    by = lowdata.summary(cells)
+    head = sum(by[4]["head"][name][0] for name in ("one", "two")) / 2
+    assert f"{head:.1f} (" in page
+    assert (out / "figure.png").stat().st_size > 1000
+    with (out / lowdata.CELLS).open("a") as file:
+        file.write('{"task": "one", "way": "setf')  # killed while it wrote
+    assert start().splitlines()[:8] == page.splitlines()[:8]
+    assert len(lowdata.read_cells(out)) == len(cells)

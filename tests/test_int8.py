@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -156,9 +157,9 @@ def test_only_the_first_texts_are_answered_twice(
     monkeypatch.setattr("adaptree.models.bound.INT8_TEXTS", 30)
     quick = base.bind(task, int8=True)
     seen: list[int] = []
-    again = quick._exact._compute
+    again = quick._exact.compute
     monkeypatch.setattr(
-        quick._exact, "_compute", lambda examples, size: seen.append(len(examples)) or again(examples, size)
+        quick._exact, "compute", lambda examples, size: seen.append(len(examples)) or again(examples, size)
     )
     for chunk in (texts[:20], texts[20:60], texts[60:80], []):
         quick.logits(chunk)
@@ -176,14 +177,29 @@ def test_predict_and_evaluate_take_int8_from_the_command_line(
 ) -> None:
     at.train(data, name="words", base=base, epochs=1, store=tmp_path / "store")
     common = ["--store", str(tmp_path / "store"), "--int8"]
+    changed = iter([1, 2, 0])
+    monkeypatch.setattr(Classify, "changed", lambda self, exact, out, examples: next(changed))
     assert main(["predict", "words", "--file", str(data), *common]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 61
-    assert main(["evaluate", "words", str(data), "--format", "json", *common]) == 0
-    assert '"int8": true' in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 61
+    assert "in int8, 1 of the first 60 predictions differ from fp32" in err
+    monkeypatch.setattr("adaptree.models.bound.INT8_CHANGED", 0.1)
+    assert main(["evaluate", "words", str(data), "--format", "json", *common, "--quiet"]) == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert (found["int8"], found["int8_compared"], found["int8_changed"]) == (True, 60, 2)
+    assert err == ""
+    assert main(["evaluate", "words", str(data), *common]) == 0
+    out, err = capsys.readouterr()
+    assert "words, int8" in out
+    assert "in int8, 0 of the first 60 predictions differ from fp32" in err
+    assert main(["evaluate", "words", str(data), "--format", "json", *common[:2]]) == 0
+    assert "int8" not in capsys.readouterr().out
     monkeypatch.setattr(Classify, "changed", lambda self, exact, out, examples: len(exact))
     assert main(["predict", "words", "--file", str(data), *common]) == 2
     out, err = capsys.readouterr()
     assert "int8 changes 60 of the first 60 predictions" in err
+    assert "Leave out --int8" in err
     assert "Traceback" not in err
     assert not out
 

@@ -22,12 +22,12 @@ ORDER = [
     "methods",  # ways of tuning
     "data",  # a file's rows, split, encoded and batched
     "kinds",  # kinds of task: how rows become examples, the head, loss, predictions and metrics
-    "reports",  # cards, figures and pages
+    "reports",  # cards, figures and pages, callbacks
     "tasks",  # a task as data: its record, its folder, the store
     "compose",  # the algebra of compositions
     "models",  # the frozen base, the hooks that run a plan, tasks bound to it
     "training",  # one pipeline from data to a task
-    "analysis",  # comparisons, experiments, explanations and suggestions
+    "analysis",  # comparisons, experiments, explanations, suggestions, cleaning
     "api",  # what commands, notebooks and services call
     "sklearn",  # estimators
     "cli",

@@ -12,7 +12,7 @@ WIDTH, HEIGHT, GAP = 760, 54, 8
 FLOORS: list[list[tuple[str, str]]] = [
     [("cli/", "one thin file per command")],
     [("api.py", "what commands, notebooks and services call"), ("sklearn.py", "estimators")],
-    [("analysis/", "compare, experiments, explain, suggest, demo")],
+    [("analysis/", "clean, compare, experiments, explain, suggest, demo")],
     [("training/", "one pipeline: load, resolve, fit, package; search, joint, checkpoints")],
     [("models/", "architectures, sites, hooks, the frozen base, bound tasks, activation cache")],
     [("compose/", "the algebra of compositions"), ("tasks/", "record, folder, store")],

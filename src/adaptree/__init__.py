@@ -12,11 +12,13 @@ The class of every method is here too, by its name: at.Houlsby(size=64), at.Lora
 from __future__ import annotations
 
 import importlib
+import os
 from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what a type checker sees; a method's class that is not named here is `Any` to it, and works as well
     from adaptree.api import check as check
+    from adaptree.api import clean as clean
     from adaptree.api import evaluate as evaluate
     from adaptree.api import train as train
     from adaptree.api import train_jointly as train_jointly
@@ -45,10 +47,18 @@ if TYPE_CHECKING:  # what a type checker sees; a method's class that is not name
     from adaptree.models.loading import load_base as load_base
     from adaptree.models.tuned import Tuned as Tuned
     from adaptree.models.tuned import attach as attach
+    from adaptree.models.zero_shot import ZeroShot as ZeroShot
+    from adaptree.reports import callbacks as callbacks
     from adaptree.tasks.store import Store as Store
     from adaptree.tasks.task import Task as Task
 
 __version__ = _version("adaptree")
+
+# torch's threads wait for each other many times in a step. By default they spin meanwhile, which on a machine with
+# other work takes the cores from the very threads they wait for. Asleep they cost nothing on an idle machine. It has to
+# be said before torch is loaded, and a user's own setting wins (`make bench`, the row busy).
+if "GOMP_SPINCOUNT" not in os.environ:
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # Where the public names are: each is imported when it is first used, so that `import adaptree` is cheap.
 _HOMES = {
@@ -63,10 +73,13 @@ _HOMES = {
     "Store": "tasks.store",
     "Task": "tasks.task",
     "Tuned": "models.tuned",
+    "ZeroShot": "models.zero_shot",
     "attach": "models.tuned",
     "average": "compose",
     "average_outputs": "compose",
+    "callbacks": "reports",
     "check": "api",
+    "clean": "api",
     "drop": "compose",
     "evaluate": "api",
     "fuse": "compose",

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 from adaptree.data.events import Event, Listener, silent
 from adaptree.data.read import Source
 from adaptree.errors import UsageError
-from adaptree.training.evaluate import evaluate, result
+from adaptree.models.evaluate import evaluate, result
 from adaptree.training.predict import predict_lines, predict_rows
 from adaptree.training.run import Run
 from adaptree.training.settings import Settings
 
 if TYPE_CHECKING:
+    from adaptree.analysis.attribution import Explanations
+    from adaptree.analysis.clean import Cleaning
     from adaptree.analysis.explain import Attention
     from adaptree.analysis.suggest import Suggestion
     from adaptree.compose import Expression
@@ -27,8 +29,8 @@ if TYPE_CHECKING:
     from adaptree.tasks.task import Task
 
 __all__ = [
-    "Event", "Listener", "Source", "check", "compare", "compose", "evaluate", "explain", "methods", "predict_lines",
-    "predict_rows", "rebase", "result", "suggest", "train", "train_jointly",
+    "Event", "Listener", "Source", "check", "clean", "compare", "compose", "evaluate", "explain", "methods",
+    "predict_lines", "predict_rows", "rebase", "result", "suggest", "train", "train_jointly",
 ]  # fmt: skip
 
 
@@ -42,22 +44,32 @@ def check(
     text_pair: str | None = None,
     label: str | None = None,
     encoding: str = "utf-8",
+    no_header: bool = False,
+    merge_labels: bool = False,
     max_length: int | None = None,
+    windows: bool = False,
     seed: int = 0,
     on_event: Listener = silent,
 ) -> Report:
     """Return what is in a file, what `train` would do with it, and what looks wrong."""
+    from adaptree import kinds
     from adaptree.data.check import check as inspect_data
+    from adaptree.data.parts import own_parts
     from adaptree.kinds.reading import open_data
     from adaptree.models.opening import encoder_of
 
-    dataset = open_data(data, text=text, pair=text_pair, label=label, kind=kind, encoding=encoding, on_event=on_event)
-    other = (
-        None if validation is None else open_data(validation, encoding=encoding, like=dataset.schema, on_event=on_event)
-    )
+    data, validation, _ = own_parts(data, validation, on_event=on_event, use=("train", "validation"))
+    reading: dict[str, Any] = {"encoding": encoding, "no_header": no_header, "on_event": on_event}
+    dataset = open_data(data, text=text, pair=text_pair, label=label, kind=kind, merge_labels=merge_labels, **reading)
+    found = kinds.get(dataset.kind)
+    kinds.check_options(found, {"windows": windows})
+    other = None if validation is None else open_data(validation, like=dataset.schema, **reading)
     encoder, limit = encoder_of(base)
     longest = Settings(max_length=max_length, seed=seed).longest(limit)
-    return inspect_data(dataset, validation=other, lengths=encoder.lengths, limit=limit, max_length=longest, seed=seed)
+    return inspect_data(
+        dataset, validation=other, lengths=encoder.lengths, limit=limit, max_length=longest, seed=seed,
+        windowed=windows or found.reads_whole, can_window=kinds.can_window(dataset),
+    )  # fmt: skip
 
 
 def _takes_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -153,11 +165,30 @@ def suggest(data: Source, store: Store, base: Base | str | Path = "minilm", **op
     return probe(data, store, base, **options)
 
 
-def explain(bound: Bound, inputs: Any) -> Attention:
-    """Return what a fused task attends to (`adaptree.analysis.explain.attention`)."""
-    from adaptree.analysis.explain import attention
+def clean(data: Source, *, out: str | Path | None = None, **options: Any) -> Cleaning:
+    """Return the rows whose labels are probably wrong, that repeat another row or contradict it.
 
-    return attention(bound, inputs)
+    With `out`, all rows are written there as csv, with what was found in further columns. `options` are base, kind,
+    text, text_pair, label, encoding, max_length, seed, device, … (`adaptree.analysis.clean.clean`).
+    """
+    from adaptree.analysis.clean import clean as judge
+
+    return judge(data, out=out, **options)
+
+
+def explain(bound: Bound, inputs: Any, *, by: str | None = None, target: str | None = None) -> Attention | Explanations:
+    """Return which words the predictions for some inputs rest on (`adaptree.analysis.attribution.explain_words`).
+
+    `by` is gradients, leave-one-out or attention: what a fused task attends to, which is the default of fused tasks
+    (`adaptree.analysis.explain.attention`). `target` names a label, number or choice to explain instead of the
+    predicted one.
+    """
+    from adaptree.analysis.attribution import explain_words
+    from adaptree.analysis.explain import attention, default_way
+
+    if (by or default_way(bound)) == "attention":
+        return attention(bound, inputs)
+    return explain_words(bound, inputs, by=by, target=target)
 
 
 def methods(base: Base | str | Path = "minilm") -> list[dict[str, Any]]:

@@ -90,6 +90,15 @@ class Diverged(TrainingError):
     pass
 
 
+NO_MEMORY = ("can't allocate memory", "out of memory", "not enough memory", "bad_alloc", "bad allocation")
+"""What torch's errors say where memory is missing, which on a processor are plain RuntimeErrors."""
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Return whether an error of Python, numpy or torch says that there is no memory left."""
+    return isinstance(error, MemoryError) or any(sign in str(error).lower() for sign in NO_MEMORY)
+
+
 def near(name: str, choices: Iterable[str]) -> str:
     """Return "Did you mean '…'?" for a mistyped name, or '' when no choice is close."""
     by_fold = {choice.casefold(): choice for choice in choices}

@@ -6,14 +6,15 @@ AdapterClassifier(epochs=5).fit(texts, labels).predict(["great phone"])
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import assert_all_finite, check_is_fitted, column_or_1d
+from sklearn.utils.validation import _check_sample_weight, assert_all_finite, check_is_fitted, column_or_1d
 
 from adaptree import api
 from adaptree.errors import UsageError
@@ -62,27 +63,35 @@ class _Adapter(BaseEstimator):  # type: ignore[misc]
         self.device = device
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Train a task on texts and their targets; a fifth is held out to choose the best epoch."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train a task on texts and their targets; a fifth is held out to choose the best epoch.
+
+        `sample_weight` says how much each text counts in the loss: only ratios matter, and one of weight 0 is left out.
+        """
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None: there is nothing to learn from.")
         inputs = self._inputs(X)
         targets = column_or_1d(y, warn=True)
         if len(inputs) != len(targets):
             raise ValueError(f"{len(inputs)} texts and {len(targets)} targets: give one for each.")
+        weights = self._weights(inputs, targets, sample_weight)
+        if weights is not None:
+            inputs = [text for text, weight in zip(inputs, weights, strict=True) if weight]
+            targets, weights = targets[weights > 0], weights[weights > 0]
         if len(inputs) < 2:
             raise ValueError(f"{len(inputs)} samples: at least 2 are needed, to train on and to validate.")
-        targets = self._targets(targets)
-        rows = [
+        rows: list[dict[str, Any]] = [
             {"text": text, "label": target}
             if isinstance(text, str)
             else {"text_a": text[0], "text_b": text[1], "label": target}
-            for text, target in zip(inputs, targets, strict=True)
+            for text, target in zip(inputs, self._targets(targets), strict=True)
         ]
+        if weights is not None:
+            rows = [{**row, "weight": weight} for row, weight in zip(rows, weights.tolist(), strict=True)]
         bound = api.train(
             rows, base=_base(self.base, self.device), method=self.method, kind=self._kind, fast=self.fast,
             epochs=self.epochs, lr=self.lr, batch_size=self.batch_size, max_length=self.max_length,
-            windows=self.windows, seed=self.random_state, baselines=False,
+            windows=self.windows, seed=self.random_state, baselines=False, weight=None if weights is None else "weight",
         )  # fmt: skip
         self.task_ = bound.task
         self._bound = bound
@@ -90,6 +99,12 @@ class _Adapter(BaseEstimator):  # type: ignore[misc]
 
     def _targets(self, y: Array) -> list[Any]:
         raise NotImplementedError
+
+    def _weights(self, inputs: list[Any], y: Array, sample_weight: Any) -> Array | None:
+        """Return how much each text counts in the loss; None where all count the same."""
+        if sample_weight is None:
+            return None
+        return np.asarray(_check_sample_weight(sample_weight, inputs, dtype=np.float64, ensure_non_negative=True))
 
     def _inputs(self, X: Any) -> list[str | tuple[str, str]]:
         """Return X as texts or pairs; a subclass may take other inputs."""
@@ -122,9 +137,40 @@ class _Adapter(BaseEstimator):  # type: ignore[misc]
 
 
 class AdapterClassifier(ClassifierMixin, _Adapter):  # type: ignore[misc]
-    """One of several labels for a text or a pair."""
+    """One of several labels for a text or a pair.
+
+    `class_weight` is "balanced", so that every class counts the same however rare, or a dict from classes to weights.
+    """
 
     _kind = "classify"
+
+    def __init__(
+        self,
+        method: str = "houlsby",
+        *,
+        base: str = "minilm",
+        epochs: int | None = None,
+        lr: float | None = None,
+        batch_size: int = 32,
+        max_length: int | None = None,
+        fast: bool = False,
+        windows: bool = False,
+        class_weight: Mapping[Any, float] | str | None = None,
+        device: str = "auto",
+        random_state: int = 0,
+    ) -> None:
+        super().__init__(
+            method, base=base, epochs=epochs, lr=lr, batch_size=batch_size, max_length=max_length, fast=fast,
+            windows=windows, device=device, random_state=random_state,
+        )  # fmt: skip
+        self.class_weight = class_weight
+
+    def _weights(self, inputs: list[Any], y: Array, sample_weight: Any) -> Array | None:
+        weights = super()._weights(inputs, y, sample_weight)
+        if self.class_weight is None:
+            return weights
+        by_class = np.asarray(compute_sample_weight(self.class_weight, y))
+        return by_class if weights is None else by_class * weights
 
     def _targets(self, y: Array) -> list[Any]:
         check_classification_targets(y)

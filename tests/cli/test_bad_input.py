@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.bases import FILLER, tiny_base, words_csv
+from tests.bases import FILLER, WORDS, tiny_base, words_csv
 
 from adaptree.cli import main
 
@@ -61,7 +61,8 @@ def write(path: Path, text: str | bytes) -> Path:
         ("latin.csv", "text,label\ncaf\xe9,x\nb,y\n".encode("latin-1"), ["0xe9", "--encoding"]),
         ("nan.csv", "text,label\na,1.5\nb,nan\nc,2.5\n", ["row 3", "nan"]),
         ("inf.jsonl", '{"text": "a", "label": 1.5}\n{"text": "b", "label": Infinity}\n', ["row 2"]),
-        ("odd.xlsx", "text", [".csv"]),
+        ("odd.xls", "text", [".csv"]),
+        ("odd.xlsx", "text", ["no Excel workbook"]),
     ],
 )
 def test_a_bad_file_is_named_with_what_is_wrong_in_it(
@@ -219,6 +220,55 @@ def test_training_onto_a_name_makes_a_new_version_and_says_so(
     assert {p: p.read_bytes() for p in (stored / "tasks" / "fruit" / "1").iterdir()} == before
     assert main(["history", "fruit", "--store", str(stored), "--format", "json"]) == 0
     assert [row["version"] for row in json.loads(capsys.readouterr().out)] == [1, 2]
+
+
+@pytest.mark.parametrize("command", [["list"], ["history", "x"], ["predict", "x", "a text"]])
+def test_a_file_given_as_the_store_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    data = words_csv(tmp_path / "words.csv")
+    assert main([*command, "--store", str(data)]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == f"✘ '{data}' is a file, not a store.  Name its folder: --store DIR, or ADAPTREE_STORE\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "flag"),
+    [
+        (["--class-weights", "--label", "number"], "--class-weights"),
+        (["--windows", "--text-pair", "other"], "--windows"),
+        (["--fast", "--layers", "top:1"], "--layers"),
+        (["--max-length", "500"], "--max-length 64"),
+        (["--pooling", "zzz"], "--pooling mean, first, last"),
+        (["--kind", "zzz"], "--kind answer"),
+    ],
+)
+def test_a_hint_names_the_flag(fails: Run, tmp_path: Path, options: list[str], flag: str) -> None:
+    lines = [
+        f"the {word},old {word},{label},{i}.5\n" for label, of in WORDS.items() for i, word in enumerate(of.split())
+    ]
+    data = write(tmp_path / "words.csv", f"text,other,label,number\n{''.join(lines)}")
+    said = fails(
+        *train(data, *options, "--text", "text"), *([] if "--label" in options else ["--label", "label"]), code=2
+    )
+    assert flag in said
+
+
+def test_check_says_by_which_flag_long_texts_are_read(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = "".join(f"{'apple ' * 90},{'x' * i},{'ab'[i % 2]}\n" for i in range(1, 21))
+    data = write(tmp_path / "long.csv", f"text,more,label\n{rows}")
+    common = ["--text", "text", "--label", "label", "--base", str(base)]
+    assert main(["check", str(data), *common]) == 0
+    out = capsys.readouterr().out
+    assert "longer than 64 tokens (--max-length) and would be cut" in out
+    assert "Read them whole with --windows, or shorten the texts." in " ".join(out.split())
+    assert main(["check", str(data), *common, "--max-length", "32"]) == 0
+    assert "Raise it, or read them whole with --windows, or shorten" in " ".join(capsys.readouterr().out.split())
+    assert main(["check", str(data), *common, "--text-pair", "more"]) == 0
+    assert "--windows" not in capsys.readouterr().out
 
 
 def test_a_store_that_cannot_be_written_is_said_before_training(

@@ -45,6 +45,36 @@ def test_compare_prints_a_table_and_says_how_far_it_is(
     assert "✘ houlsby(size=4, layers=7-9): 1 failed: layers='7-9'" in err
 
 
+def test_compare_reports_and_merges_spellings_of_a_label(
+    words: list[str], world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = (world / "words.csv").read_text().splitlines()
+    spelled = [line.replace(",fruit", ",Fruit") if i % 2 else line for i, line in enumerate(lines)]
+    (tmp_path / "spelled.csv").write_text("\n".join(spelled) + "\n")
+    words[1] = str(tmp_path / "spelled.csv")
+    assert main([*words, "--merge-labels", "--format", "json"]) == 0
+    out, err = capsys.readouterr()
+    assert len(json.loads(out)["data"]["labels"]) == 3
+    assert "merged as" in err
+    assert main([*words, "--format", "json"]) == 0
+    out, err = capsys.readouterr()
+    assert len(json.loads(out)["data"]["labels"]) == 4
+    assert "--merge-labels" in err
+
+
+def test_without_a_test_file_none_is_spoken_of(
+    words: list[str], world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 0
+    said = "".join(capsys.readouterr())
+    page = (tmp_path / "out" / "table.md").read_text()
+    for word in ("test file", "to test", "test accuracy"):
+        assert word not in said + page
+    assert "Settings were chosen on validation.\n" in page
+    assert main([*words, "--test", str(world / "test.csv")]) == 0
+    assert "chosen on validation before the test file was opened." in (tmp_path / "out" / "table.md").read_text()
+
+
 def test_compare_prints_json_and_csv(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*words, "--format", "json", "--quiet"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -123,7 +123,7 @@ def test_rows_answers_each_row_of_a_file_with_the_task_that_it_names(
         alone = json.loads(
             run(capsys, "predict", row["task"], row["text"], "--store", world["store"], "--format", "jsonl")
         )
-        assert {"task": row["task"], **alone} == each
+        assert {"id": row["id"], "task": row["task"], "text": row["text"], **alone} == each
         if "score" in alone:
             assert (row["prediction"], float(row["score"])) == (alone["label"], alone["score"])
 

@@ -76,3 +76,16 @@ def test_an_unknown_option_offers_a_near_one() -> None:
         Run.of("data.csv", batchsize=3)
     with pytest.raises(UsageError, match="train_jointly"):
         at.train("data.csv", joint=True)
+
+
+def test_the_command_alone_says_what_it_is_and_what_to_type(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "one frozen pretrained Transformer" in out
+    for word in ("adaptree check", "adaptree train", "adaptree predict", "adaptree --help", "--install-completion"):
+        assert word in out
+    for line in out.splitlines():
+        assert len(line) < 100
+        for command in re.findall(r"adaptree ([a-z]+)", line):
+            assert command in COMMANDS

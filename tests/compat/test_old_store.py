@@ -88,6 +88,11 @@ def check(root: Path, entry: dict[str, Any], bases: dict[str, Any]) -> None:
         off = float((now - then).abs().max())
         fine = torch.equal(now, then) if exact else torch.allclose(now, then, rtol=CLOSE, atol=CLOSE)
         assert fine, f"{entry['task']}: logits are off by {off:.3g}; {how}"
+    if "predictions" in expected:  # an empty text has none any more; its logits are those of then
+        texts = [i for i, given in enumerate(entry["inputs"]) if given != ""]
+        found, expected = (
+            {**each, "predictions": [each["predictions"][i] for i in texts]} for each in (found, expected)
+        )
     wrong = differences(found, expected, exact)
     assert not wrong, f"{entry['task']}: {'; '.join(wrong[:5])}; {how}"
 
@@ -130,7 +135,10 @@ def test_a_card_and_a_record_are_shown(task: str, root: Path) -> None:
     assert {key: shown[key] for key in kept if key != "checksum"} == {k: v for k, v in kept.items() if k != "checksum"}
 
 
-@pytest.mark.parametrize("task", ["words@1", "tags@1", "stack(lang/xx, a)", "moved@1"])
+@pytest.mark.parametrize(
+    "task",
+    ["words@1", "stack(lang/xx, a)", *(pytest.param(name, marks=pytest.mark.slow) for name in ("tags@1", "moved@1"))],
+)
 def test_the_command_evaluates_on_the_base_that_the_store_remembers(task: str, root: Path, tmp_path: Path) -> None:
     entry = ENTRIES[task]
     data = write(tmp_path / "data.jsonl", entry["form"], 24, seed=7)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from adaptree.data.check import check
+from adaptree.data.check import check, send_notes
 from adaptree.data.dataset import Dataset
 from adaptree.kinds.reading import open_data
 
@@ -107,6 +107,82 @@ def test_every_other_problem_is_a_sentence() -> None:
     assert any(
         "repeat an earlier text" in p for p in check(of([(f"text {i % 40}", "ab"[i % 2]) for i in range(200)])).problems
     )
+
+
+def sentence(i: int) -> str:
+    return f"number {i} is what this one says of it"
+
+
+def rows_with(count: int = 120, **columns: Any) -> list[dict[str, Any]]:
+    """Rows with a text, a label, and what each function returns for the row's number."""
+    own = {"text": sentence, "label": lambda i: "ab"[i % 2], **columns}
+    return [{name: value(i) for name, value in own.items()} for i in range(count)]
+
+
+def notes_of(dataset: Dataset) -> list[tuple[str, bool]]:
+    told: list[tuple[str, bool]] = []
+    send_notes(dataset, None, None, lambda event: told.append((event["text"], event.get("warning", False))))
+    return told
+
+
+def test_every_column_that_is_not_read_is_named_and_texts_are_a_warning() -> None:
+    table = open_data(rows_with(id=str, title=lambda i: f"a title of number {i}"))
+    report = check(table)
+    assert report.unused == ["id", "title"]
+    (problem,) = report.problems
+    assert "'title' holds texts and is not read" in problem
+    assert "--text 'text' --text-pair 'title'" in problem
+    (plain, loud) = notes_of(table)
+    assert plain == ("not read in 'the data': 'id', 'title'.", False)
+    assert loud == (problem, True)
+
+
+def test_a_column_is_no_warning_when_the_user_named_the_text() -> None:
+    table = open_data(rows_with(title=lambda i: f"a title of number {i}"), text="text")
+    assert check(table).problems == []
+    assert check(table).unused == ["title"]
+    assert notes_of(table) == [("not read in 'the data': 'title'.", False)]
+
+
+def test_a_third_text_and_one_beside_a_kind_of_one_text_are_warned_of_without_a_flag_that_does_not_help() -> None:
+    third = open_data([{"text_a": sentence(i), "text_b": sentence(i + 1), "why": sentence(i + 2), "label": "ab"[i % 2]}
+                       for i in range(120)])  # fmt: skip
+    (problem,) = check(third).problems
+    assert "'why' holds texts" in problem
+    assert "--text 'text_a' --text-pair 'text_b'" in problem
+    plain = open_data(rows_with(title=lambda i: f"a title of number {i}"), kind="mlm")
+    (problem,) = check(plain).problems
+    assert "--text-pair" not in problem
+    assert check(plain).unused == ["label", "title"]
+
+
+def test_labels_that_are_spelled_in_several_ways_are_reported_with_counts_and_the_flag() -> None:
+    labels = ["spam"] * 50 + ["Spam"] * 9 + ["not  spam"] * 40 + ["Not spam"] * 20 + ["N/A"] * 11 + ["none"] * 10
+    table = of([(sentence(i), label) for i, label in enumerate(labels)])
+    (problem,) = check(table).problems
+    assert "'spam' (50), 'Spam' (9); 'not  spam' (40), 'Not spam' (20); 'N/A' (11), 'none' (10)" in problem
+    assert "--merge-labels" in problem
+    assert notes_of(table) == [(problem, True)]
+    assert check(of(good())).problems == []
+
+
+def test_a_column_of_a_pair_that_is_empty_in_some_rows_is_reported() -> None:
+    rows = [
+        {"text_a": sentence(i), "text_b": "" if i < 3 else sentence(i + 1), "label": "ab"[i % 2]} for i in range(120)
+    ]
+    table = open_data(rows)
+    (problem,) = check(table).problems
+    assert "3 rows have nothing in 'text_b'" in problem
+    assert notes_of(table) == [(f"the data: {problem}", False)]
+
+
+def test_long_texts_that_are_read_whole_are_no_problem_and_windows_are_offered_where_they_help() -> None:
+    report = check(of(good()), lengths=words, limit=512, max_length=5, windowed=True)
+    assert report.problems == []
+    assert report.lengths is not None
+    assert (report.lengths.longer, report.lengths.windowed) == (120, True)
+    (problem,) = check(of(good()), lengths=words, limit=512, max_length=5, can_window=True).problems
+    assert "read them whole with --windows" in problem
 
 
 def test_a_file_that_cannot_be_split_is_still_reported() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
 
-from adaptree.data.columns import Columns, guess
+from adaptree.data.columns import Columns, free_texts, guess
 from adaptree.errors import DataError
 
 LONG = ["this phone is great", "I did not like it at all", "never again, sorry", "a fine and useful thing"] * 5
@@ -104,6 +105,110 @@ def test_a_file_without_a_header_is_noticed() -> None:
     sample = [{"great phone, really": text, "pos": ["pos", "neg"][i % 2]} for i, text in enumerate(LONG)]
     with pytest.raises(DataError, match="column names"):
         guess(["great phone, really", "pos"], sample)
+
+
+def sentences(count: int = 40, words: int = 12, seed: int = 0) -> list[str]:
+    rng = random.Random(seed)
+    return [
+        " ".join(rng.choices(LONG[0].split() + LONG[1].split(), k=rng.randint(words // 2, words))) for _ in range(count)
+    ]
+
+
+YES = ["yes", "no"] * 20
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("sent 1", "sent 2", "gold"),
+        ("q1", "q2", "duplicate"),
+        ("sentence_A", "sentence_B", "entailment"),
+        ("a", "b", "same"),
+        ("first text", "second text", "same"),
+        ("question", "answer", "right"),
+        ("claim", "evidence", "verdict"),
+        ("pros", "cons", "bought"),  # by their contents: two columns of sentences, about as long
+    ],
+)
+def test_two_columns_of_texts_are_a_pair_where_that_is_clear(names: tuple[str, str, str]) -> None:
+    first, second, label = names
+    found = guess(*table(**{first: sentences(), second: sentences(seed=1), label: YES}))
+    assert found == Columns(first, second, label)
+
+
+def test_sentences_that_come_back_in_several_rows_are_texts_and_no_labels() -> None:
+    premises = [text for text in sentences(14, 8) for _ in range(3)][:40]
+    found = guess(*table(**{"sent 1": premises, "sent 2": sentences(seed=1), "relation": YES}))
+    assert found == Columns("sent 1", "sent 2", "relation")
+    assert guess(*table(premises=premises, what=YES)) == Columns("premises", None, "what")
+
+
+def test_an_id_is_no_label() -> None:
+    with pytest.raises(DataError, match="cannot tell which column holds the label"):
+        guess(*table(id=list(range(40)), words=sentences()))
+
+
+def test_short_texts_of_twin_names_are_a_pair_too_but_never_beside_a_text() -> None:
+    words, others = [f"hot{i}" for i in range(40)], [f"cold{i}" for i in range(40)]
+    assert guess(*table(word1=words, word2=others, relation=YES)) == Columns("word1", "word2", "relation")
+    found = guess(*table(text=sentences(), name1=words, name2=others, relation=YES))
+    assert found == Columns("text", None, "relation")
+    found = guess(*table(complaint=sentences(), name1=words, name2=others, relation=YES))
+    assert found == Columns("complaint", None, "relation")
+
+
+def test_a_title_does_not_take_the_place_of_a_pair() -> None:
+    found = guess(
+        *table(**{"title": sentences(seed=2), "sent 1": sentences(), "sent 2": sentences(seed=1), "gold": YES})
+    )
+    assert found == Columns("sent 1", "sent 2", "gold")
+
+
+def test_a_title_an_answer_that_is_the_label_and_dates_are_no_second_text() -> None:
+    assert guess(*table(title=sentences(words=5), text=sentences(), label=YES)) == Columns("text", None, "label")
+    assert guess(*table(question=sentences(), answer=YES)) == Columns("question", None, "answer")
+    dates = [f"Mon Jan {i} 10:00:00 +0000 2015" for i in range(40)]
+    assert guess(*table(tweeted=dates, words=sentences(), what=YES)) == Columns("words", None, "what")
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"subject_line": sentences(words=5), "complaint": sentences(words=60), "kind": YES},
+        {"a": sentences(), "b": sentences(seed=1), "c": sentences(seed=2), "kind": YES},
+    ],
+)
+def test_several_columns_of_texts_are_asked_about_with_the_flags(columns: dict[str, list[Any]]) -> None:
+    first, second, *_ = columns
+    with pytest.raises(
+        DataError, match=f"hold texts.*--text '{first}'.*--text '{first}' --text-pair '{second}'"
+    ) as caught:
+        guess(*table(**columns))
+    assert "\n" not in str(caught.value)
+    with pytest.raises(DataError, match=f"hold texts.*--text '{first}'$"):
+        guess(*table(**columns), pairs=False, need_label=False)
+    assert guess(*table(**columns), text=second) == Columns(second, None, "kind")
+
+
+def test_sentences_are_told_from_names_dates_links_and_labels_in_any_script() -> None:
+    columns: dict[str, list[Any]] = {
+        "said": sentences(),
+        "chinese": [f"这个手机非常好用我很喜欢{i}" for i in range(40)],
+        "name": [f"Ann Lee{i}" for i in range(40)],
+        "when": [f"2015-02-24 11:35:{i} -0800" for i in range(40)],
+        "picture": [f"https://example.org/a/b/c/{i}" for i in range(40)],
+        "zone": ["Eastern Time (US & Canada)", "Central Time (US & Canada)"] * 20,
+        "agent": ['<a href="http://example.org">the web client of the service</a>'] * 40,
+        "words": [["a", "list", "of", "words"]] * 40,
+        "number": list(range(40)),
+        "nothing": [None] * 40,
+    }
+    assert free_texts(*table(**columns)) == ["said", "chinese"]
+
+
+def test_a_file_without_labels_is_told_what_needs_none() -> None:
+    with pytest.raises(DataError, match=r"cannot tell which column holds the label.*--kind mlm"):
+        guess(*table(words=sentences()))
 
 
 def test_without_need_of_a_label_none_is_guessed_from_content() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from adaptree.data import read
+from adaptree.data import files, jsons
 from adaptree.data.read import rows
 from adaptree.errors import DataError
 
@@ -105,7 +105,7 @@ def test_a_tsv_that_does_not_quote_keeps_its_stray_quotes(tmp_path: Path) -> Non
 def test_a_json_array_is_read_in_pieces_smaller_than_its_objects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read, "CHUNK", 7)
+    monkeypatch.setattr(jsons, "CHUNK", 7)
     many = [{"text": f'é "{i}" \\ \n' * (i % 5), "label": i, "odd": [True, None, -1.5e3]} for i in range(50)]
     assert contents(write(tmp_path / "a.json", json.dumps(many, indent=1))) == many
     assert "line 3" in failure(write(tmp_path / "b.json", '[\n{"text": "a"},\n{"text": oops},\n{"text": "b"}]'))
@@ -128,7 +128,7 @@ def test_an_undecodable_byte_is_named_with_its_place(
     content = b"text,label\n" + "ü,1\n".encode() * 5000 + b"m\xc3de,1\n"
     at = content.index(b"\xc3de")
     for chunk in (at + 1, at, 5, 1 << 20):  # the first ends within what could have become a character
-        monkeypatch.setattr(read, "CHUNK", chunk)
+        monkeypatch.setattr(files, "CHUNK", chunk)
         message = failure(write(tmp_path / f"a.csv{packed}", content))
         assert "0xc3" in message
         assert f"offset {at:,}" in message
@@ -158,7 +158,9 @@ def test_a_missing_file_offers_a_near_name_and_a_folder_its_files(tmp_path: Path
         ("a.csv", "text,label\n", "no rows"),
         ("a.jsonl", "\n", "no rows"),
         ("a.json", "[]", "no rows"),
-        ("a.xlsx", "x", "Known: .csv, .tsv"),
+        ("a.xls", "x", "Known: .csv, .tsv"),
+        ("a.xlsx.gz", "x", "Known: .csv, .tsv"),
+        ("a.xlsx", "x", "damaged or no Excel workbook"),
         ("a", "x", "Known: .csv, .tsv"),
         ("a.gz", "x", "Known: .csv, .tsv"),
         ("a.parquet.gz", "x", "Known: .csv, .tsv"),
@@ -177,8 +179,8 @@ def test_a_missing_file_offers_a_near_name_and_a_folder_its_files(tmp_path: Path
     ],
 )
 def test_a_broken_file_gets_one_clear_line(tmp_path: Path, name: str, content: str, expected: str) -> None:
-    if name == "a.parquet":
-        pytest.importorskip("pyarrow")
+    if name in ("a.parquet", "a.xlsx"):
+        pytest.importorskip("pyarrow" if name == "a.parquet" else "openpyxl")
     assert expected in failure(write(tmp_path / name, content))
 
 
@@ -210,15 +212,9 @@ def test_without_pyarrow_parquet_says_what_to_install(tmp_path: Path, monkeypatc
 
 
 def test_an_open_quote_cannot_swallow_all_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import csv
-
-    before = csv.field_size_limit(1000)
-    monkeypatch.setattr(read, "LARGEST_FIELD", 1000)
-    try:
-        message = failure(write(tmp_path / "a.csv", 'text,label\n"open,1\n' + "filler,1\n" * 1000))
-    finally:
-        csv.field_size_limit(before)
-    assert "row 2" in message
+    monkeypatch.setattr(files, "LARGEST_ROW", 2 << 20)
+    message = failure(write(tmp_path / "a.csv", 'text,label\nfine,0\n"open,1\n' + "filler,1\n" * 400_000))
+    assert "more than 2 MB, behind row 2" in message
     assert "left open" in message
 
 

@@ -96,6 +96,38 @@ def test_a_training_step_sees_what_prediction_sees(base: Any, bound: Any) -> Non
     assert out.shape == (2, 1)
 
 
+def test_a_context_is_encoded_and_when_it_is_long_it_is_cut_and_not_the_question(base: Any) -> None:
+    given = {"text": "the old", "context": "near the big bear", "choices": ["lion", "wolf"]}
+    [[first, second]] = Choose().examples(base.encoder, [given], 32)
+    (pair, other) = base.encoder.encode([(given["context"], "the old lion"), (given["context"], "the old wolf")], 32)
+    assert (first.ids.tolist(), second.ids.tolist()) == (pair.ids.tolist(), other.ids.tolist())
+    [[gap, _]] = Choose().examples(base.encoder, [{**given, "text": "the _ there"}], 32)
+    assert gap.ids.tolist() == base.encoder.encode([(given["context"], "the lion there")], 32)[0].ids.tolist()
+    [[cut, _]] = Choose().examples(base.encoder, [{**given, "context": "near the big bear " * 20}], 16)
+    assert cut.truncated
+    assert cut.ids.tolist()[-4:] == pair.ids.tolist()[-4:]  # the question, the choice, and the end
+
+
+def test_what_is_only_in_the_context_is_learned(base: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = random.Random(0)
+    words = [word for of in WORDS.values() for word in of.split()]
+    rows = []
+    for i in range(240):
+        a, b = rng.sample(words, 2)
+        rows.append(
+            {"story": f"{(a, b)[i % 2]} {FILLER[i % 9]}", "question": "seen", "A": a, "B": b, "correct": "AB"[i % 2]}
+        )
+    store = tmp_path / "store"
+    bound = at.train(rows, base=base, method="full", epochs=12, lr=3e-3, store=store, name="story", patience=12)
+    assert bound.task.record.columns["context"] == "story"
+    assert bound.task.record.metrics["validation"]["accuracy"] > 0.8
+    asked = ["predict", "story", "--store", str(store), "--base", base.location, "--format", "json"]
+    assert main([*asked, "seen\tthe lion\tsaw\tlion"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["choice"] in ("saw", "lion")
+    assert main([*asked, "seen\tsaw\tlion"]) == 2
+    assert "a text, its context and two choices" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("given", ["a text", {"text": "a"}, {"text": "a", "choices": ["b"]}, ("a", "b")])
 def test_what_is_no_question_is_refused(bound: Any, given: Any) -> None:
     with pytest.raises(UsageError, match="takes a text and its choices"):

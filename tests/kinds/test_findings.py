@@ -24,7 +24,8 @@ from adaptree.kinds.multilabel import Multilabel
 from adaptree.kinds.multioutput import Multioutput
 from adaptree.kinds.regress import Regress
 from adaptree.kinds.tag import Tag
-from adaptree.training import evaluate, package
+from adaptree.models import evaluate
+from adaptree.training import package
 
 
 def drawn(n: int, labels: int, seed: int = 0) -> tuple[np.ndarray[Any, Any], torch.Tensor]:

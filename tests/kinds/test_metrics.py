@@ -198,3 +198,42 @@ def test_input_that_does_not_fit_is_said() -> None:
         metrics.regression([[1.0], [2.0]], [[1.0], [2.0]])
     with pytest.raises(UsageError, match="level"):
         metrics.regression_intervals([1.0], [1.0], level=95)
+
+
+def test_a_resample_without_the_rare_label_does_not_raise_the_interval_of_macro_f1() -> None:
+    gold, predicted = [0] * 9 + [1], [0] * 10  # the rare label is never found: a third of the resamples lack it
+    assert score("classify", gold, predicted, labels=2)["macro_f1"] == pytest.approx(0.4737, abs=1e-4)
+    low, high = intervals("classify", gold, predicted, labels=2)["macro_f1"]
+    assert 0.3 < low < 0.4737
+    assert high == 0.5  # was 1.0
+
+
+def test_a_resample_without_a_label_does_not_lower_the_macro_f1_of_perfect_answers() -> None:
+    gold = [0] * 9 + [1]
+    assert intervals("classify", gold, gold, labels=2)["macro_f1"] == (1.0, 1.0)
+
+
+def test_a_label_that_is_only_predicted_counts_in_every_resample() -> None:
+    gold, predicted = [0] * 6 + [1] * 3 + [0], [0] * 6 + [1] * 3 + [2]
+    assert score("classify", gold, predicted, labels=3)["macro_f1"] == pytest.approx((12 / 13 + 1 + 0) / 3)
+    assert intervals("classify", gold, predicted, labels=3)["macro_f1"][1] == pytest.approx(2 / 3)  # was 1.0
+
+
+@settings(deadline=None, max_examples=50)
+@given(rows)
+def test_the_interval_of_macro_f1_is_within_what_its_labels_can_reach(case: tuple[int, list[tuple[int, int]]]) -> None:
+    k, pairs = case
+    gold, predicted = [a for a, _ in pairs], [b for _, b in pairs]
+    found = {(a, b) for a, b in pairs}
+    occur = {a for a, _ in pairs} | {b for _, b in pairs}
+    reachable = sum((label, label) in found for label in occur) / len(occur)  # others have an F1 of 0 in any resample
+    high = intervals("classify", gold, predicted, labels=k, resamples=100)["macro_f1"][1]
+    assert high <= reachable + 1e-12
+
+
+def test_the_same_holds_for_several_labels_a_row() -> None:
+    kind = kinds.get("multilabel")(labels=("a", "b"))
+    gold = [["a"]] * 9 + [["b"]]
+    never = np.array([[True, False]] * 9 + [[False, False]])
+    assert kind.score(gold, never)["macro_f1"] == 0.5
+    assert kind.intervals(gold, never)["macro_f1"] == (0.5, 0.5)  # was 0.5 - 1.0

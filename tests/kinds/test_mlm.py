@@ -15,7 +15,7 @@ from tests.bases import tiny_base
 
 import adaptree as at
 from adaptree.data.encode import Encoder
-from adaptree.errors import BaseError
+from adaptree.errors import BaseError, UsageError
 from adaptree.kinds.mlm import Mlm, _words
 from adaptree.models.embedded import config_of, locate
 from adaptree.models.forward import infer
@@ -70,6 +70,19 @@ def test_special_tokens_are_never_hidden_and_every_text_has_something_to_say(min
     assert [len(example[0].at.places) for example in examples] == [1, 1, 0, 1]
     for example in examples:
         assert all(0 < place < len(example[0].ids) - 1 for place in example[0].at.places)
+
+
+def test_a_mask_in_one_window_of_a_long_text_is_filled(base: Any) -> None:
+    bound = at.train(lines(30), base=base, kind="mlm", epochs=1, method="bitfit")
+    text = "lion wolf " * 60
+    (found,) = bound.predict([f"{text} lion [MASK] {text}"])
+    assert [len(fill) for fill in found.fills] == [5]
+    assert found.perplexity is None
+    (several,) = bound.predict([f"[MASK] {text} [MASK]"])
+    assert len(several.fills) == 2
+    assert bound.predict([text])[0].perplexity > 0
+    with pytest.raises(UsageError, match="score to abstain by"):
+        bound.predict(["lion [MASK]"], min_score=0.5)
 
 
 def test_what_is_hidden_changes_with_the_step_and_not_in_validation(minilm: Encoder) -> None:

@@ -192,6 +192,7 @@ def test_it_is_trained_scored_and_judged_by_its_own_metrics(trained: dict[str, A
     assert set(trained["baselines"]) == {"majority", "tfidf"}
 
 
+@pytest.mark.slow
 def test_predict_and_evaluate(run: Run, trained: dict[str, Any], data: Path) -> None:
     done = run("predict", "g", "the lion bear lion bear", "--format", "jsonl")
     assert done.returncode == 0, done.stderr
@@ -221,6 +222,7 @@ def test_the_card_tells_what_the_kind_knows_and_stays_plain_without_it(
     assert "kind 'ordinal'" in refused.stderr
 
 
+@pytest.mark.slow
 def test_it_is_predicted_beside_tasks_of_other_kinds(
     run: Run, trained: dict[str, Any], base: Path, data: Path, root: Path
 ) -> None:
@@ -240,6 +242,7 @@ def test_it_is_predicted_beside_tasks_of_other_kinds(
     assert "value" in lines[1]
 
 
+@pytest.mark.slow
 def test_methods_are_compared_on_it(run: Run, base: Path, data: Path, root: Path) -> None:
     done = run(
         "compare", data, "--kind", "ordinal", "--label", "grade", "--method", "houlsby:4", "--method", "head",

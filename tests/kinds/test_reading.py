@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from adaptree.data.split import split
-from adaptree.errors import DataError
+from adaptree.errors import DataError, UsageError
 from adaptree.kinds.reading import open_data, reader_for
 
 TAGS = [{"tokens": ["Ann", "Lee", "sings"], "tags": ["B-PER", "I-PER", "O"]}] * 3
@@ -75,6 +75,146 @@ def test_what_is_right_is_read_however_it_is_written() -> None:
     assert targets(PIPED, label="genre")[:4] == [["a"], ["a", "b"], ["c"], ["b", "c"]]
     assert targets(FLAGS, label="toxic,rude")[:2] == [["rude"], ["toxic"]]
     assert targets(SCORES, label="joy,fear")[0] == [0.0, 3.0]
+
+
+def lettered(**more: Any) -> list[dict[str, Any]]:
+    """Questions with a column for each choice, of which B is right, then C, A, B, …"""
+    return [
+        {"question": f"what is {i}", "A": f"red {i}", "B": f"blue {i}", "C": f"green {i}", "correct": "BCA"[i % 3],
+         **{name: value(i) for name, value in more.items()}} for i in range(9)
+    ]  # fmt: skip
+
+
+def renamed(rows: list[dict[str, Any]], *names: str) -> list[dict[str, Any]]:
+    return [dict(zip([*names, *list(row)[len(names) :]], row.values(), strict=True)) for row in rows]
+
+
+CORRECT: dict[str, Any] = {
+    "a letter": lambda i: "BCA"[i % 3],
+    "a small letter in brackets": lambda i: f"({'bca'[i % 3]})",
+    "a number from 1": lambda i: str([2, 3, 1][i % 3]),
+    "a number from 0": lambda i: [1, 2, 0][i % 3],
+    "the text": lambda i: f" {['blue', 'green', 'red'][i % 3]} {i} ",
+}
+
+
+@pytest.mark.parametrize("correct", CORRECT)
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("question", "A", "B", "C", "correct"),
+        ("Question", "a", "b", "c", "answer"),
+        ("question", "Option 1", "Option 2", "Option 3", "label"),
+        ("stem", "choice_a", "choice_b", "choice_c", "answer_key"),
+        ("prompt", "option1", "option2", "option3", "correct answer"),
+        ("question", "1", "2", "3", "gold"),
+        ("q", "opa", "opb", "opc", "ans"),
+    ],
+)
+def test_choices_in_columns_are_read_whatever_they_and_the_right_one_are_called(
+    names: tuple[str, ...], correct: str
+) -> None:
+    found = open_data(renamed(lettered(correct=CORRECT[correct]), *names))
+    assert (found.kind, found.unused) == ("choose", [])
+    assert list(found.targets(range(6))) == [1, 2, 0, 1, 2, 0]
+    assert found.inputs([1]) == [{"text": "what is 1", "choices": ["red 1", "blue 1", "green 1"]}]
+
+
+def test_the_right_choice_may_be_named_by_its_column_and_columns_are_in_the_order_of_their_names() -> None:
+    rows = [{"option2": "b", "question": f"q {i}", "option1": "a", "answer": f"Option{1 + i % 2}"} for i in range(6)]
+    found = open_data(rows)
+    assert found.inputs([0]) == [{"text": "q 0", "choices": ["a", "b"]}]
+    assert list(found.targets(range(4))) == [0, 1, 0, 1]
+
+
+def test_a_question_and_its_label_need_no_known_name_where_the_labels_name_the_choices() -> None:
+    found = open_data(renamed(lettered(id=str), "riddle", "A", "B", "C", "what it is"))
+    assert (found.kind, found.columns["text"], found.columns["label"]) == ("choose", "riddle", "what it is")
+
+
+def test_numbers_may_be_choices_where_letters_name_them() -> None:
+    rows = [{"question": f"{i} + 1 =", "A": i, "B": i + 1, "C": i + 2, "correct": "B"} for i in range(6)]
+    found = open_data(rows)
+    assert found.inputs([2]) == [{"text": "2 + 1 =", "choices": ["2", "3", "4"]}]
+    assert list(found.targets(range(6))) == [1] * 6
+
+
+def test_a_question_may_have_fewer_choices_than_others() -> None:
+    rows = [{**row, "D": "" if i % 2 else f"grey {i}"} for i, row in enumerate(lettered())]
+    found = open_data(rows)
+    assert [len(given["choices"]) for given in found.inputs(range(4))] == [4, 3, 4, 3]
+    holed = open_data([*rows, {**rows[0], "B": None}, {**rows[1], "A": " "}])
+    assert holed.left_out["without text"] == 2
+
+
+@pytest.mark.parametrize("name", ["context", "passage", "article", "Story", "premise"])
+def test_what_a_question_is_about_is_read_with_it(name: str) -> None:
+    found = open_data(lettered(**{name: lambda i: f"the story of {i}"}))
+    assert found.kind == "choose"
+    assert found.columns["context"] == name
+    assert found.inputs([3])[0]["context"] == "the story of 3"
+    assert found.texts([3]) == [("the story of 3", "what is 3")]
+    named = open_data(lettered(told=lambda i: f"the story of {i}"), text="question", pair="told")
+    assert named.columns["context"] == "told"
+    race = [{"article": f"a {i}", "question": f"q {i}", "options": ["x", "y"], "answer": "AB"[i % 2]} for i in range(6)]
+    assert open_data(race).inputs([0]) == [{"text": "q 0", "context": "a 0", "choices": ["x", "y"]}]
+
+
+def test_choices_whose_right_one_stands_in_the_context_are_still_choices() -> None:
+    rows = [
+        {"context": f"it is {'red' if i % 2 else 'blue'} here", "question": f"what is it {i}", "A": "red", "B": "blue",
+         "answer": "red" if i % 2 else "blue"} for i in range(8)
+    ]  # fmt: skip
+    assert open_data(rows).kind == "choose"
+    plain = [{name: row[name] for name in ("context", "question", "answer")} for row in rows]
+    assert open_data(plain).kind == "answer"
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"text": f"text {i}", "a": i, "b": 3 * i, "label": i % 2} for i in range(12)],  # features, and two classes
+        [{"text": f"text {i}", "a": f"x {i}", "b": f"y {i}", "label": "pq"[i % 2]} for i in range(12)],
+        [{"text": f"text {i}", "b": f"x {i}", "c": f"y {i}", "label": "BC"[i % 2]} for i in range(12)],
+    ],
+)
+def test_columns_of_one_letter_are_no_choices_unless_the_labels_say_so(rows: list[dict[str, Any]]) -> None:
+    assert open_data(rows).kind == "classify"
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "said"),
+    [
+        (PLAIN, {"kind": "mlm", "label": "label"}, "--label is not for kind mlm: it needs no labels."),
+        (PLAIN, {"kind": "mlm", "pair": "label"}, "--text-pair is not for kind mlm: it reads one text a row."),
+        (TAGS, {"kind": "tag", "pair": "tags"}, "--text-pair is not for kind tag"),
+        (SCORES, {"label": "joy,fear", "merge_labels": True}, "--merge-labels is not for kind multioutput"),
+        (COMMONSENSE, {"merge_labels": True}, "--merge-labels is not for kind choose"),
+        (TAGS, {"merge_labels": True}, "--merge-labels is not for kind tag"),
+    ],
+)
+def test_an_option_that_a_kind_cannot_use_is_refused(
+    rows: list[dict[str, Any]], options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        open_data(rows, **options)
+    assert said in str(caught.value)
+    assert "Leave out --" in str(caught.value)
+
+
+def test_options_are_refused_also_where_the_kind_is_guessed_or_the_tasks(tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("one line\nanother line\n")
+    with pytest.raises(UsageError, match="--label is not for kind mlm"):
+        open_data(tmp_path / "lines.txt", label="text")
+    with pytest.raises(UsageError, match="--text-pair is not for kind tag"):
+        open_data(TAGS, pair="tags", like=open_data(TAGS).schema)
+
+
+@pytest.mark.parametrize("kind", [None, "regress", "classify"])
+def test_one_of_several_label_columns_that_is_missing_offers_a_near_name(kind: str | None) -> None:
+    rows = [{"text": f"text {i}", "warmth": i / 7, "length": i % 5} for i in range(12)]
+    with pytest.raises(DataError, match=r"no column 'lenght'.*Did you mean 'length'\?"):
+        open_data(rows, label="warmth,lenght", kind=kind)
 
 
 @pytest.mark.parametrize(
@@ -189,6 +329,20 @@ def test_a_task_reads_its_inputs_from_rows_without_a_label() -> None:
     assert read({"a": "1", "b": "2"}, 1, "f") == ("1", "2")
 
 
+def test_a_second_text_is_refused_by_a_task_of_one_and_two_columns_of_texts_are_asked_about() -> None:
+    plain = Asked("classify", {"text": "text", "pair": None, "label": "label"})
+    with pytest.raises(UsageError, match=r"takes one text.*--text-pair"):
+        reader_for(plain, {"text": "x", "more": "y"}, {"text": "text", "pair": "more"})
+    for kind, columns in (("tag", {"text": "text", "label": "spans"}), ("mlm", {"text": "text"})):
+        with pytest.raises(UsageError, match="takes one text"):
+            reader_for(Asked(kind, columns), {"text": "x", "more": "y"}, {"pair": "more"})
+    first = {"said": "the old lion is there", "heard": "the big wolf is not there"}
+    with pytest.raises(DataError, match="'said', 'heard' hold texts"):
+        reader_for(plain, first, {})
+    pair = Asked("classify", {"text": "text_a", "pair": "text_b", "label": "label"})
+    assert reader_for(pair, first, {})(first, 1, "f") == tuple(first.values())
+
+
 def test_a_long_file_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adaptree.kinds.reading.REPORTED", 5)
     told: list[tuple[int, bool]] = []
@@ -208,7 +362,7 @@ def test_frames_are_rows(tmp_path: Path) -> None:
     assert open_data(holes).left_out == {"without text": 1, "without label": 1}
     assert len(open_data(pandas.DataFrame(TOPICS))) == 12
     with pytest.raises(DataError, match="one dict"):
-        open_data({"text": ["a"]})  # type: ignore[arg-type]
+        open_data({"text": "a"})
 
 
 def test_hugging_face_datasets_are_rows_with_names_for_labels(tmp_path: Path) -> None:
@@ -220,8 +374,9 @@ def test_hugging_face_datasets_are_rows_with_names_for_labels(tmp_path: Path) ->
         open_data(datasets.DatasetDict({"train": made, "test": made}))
     made.save_to_disk(tmp_path / "one")
     datasets.DatasetDict({"train": made, "test": made}).save_to_disk(tmp_path / "parts")
-    for folder in ("one", "parts"):
-        assert len(open_data(tmp_path / folder)) == 12
+    assert len(open_data(tmp_path / "one")) == len(open_data(tmp_path / "parts" / "test")) == 12
+    with pytest.raises(DataError, match=r"'parts' has several parts: train, test.*parts/test"):
+        open_data(tmp_path / "parts")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "dataset_info.json").write_text("{")
     with pytest.raises(DataError, match="no dataset that can be read"):

@@ -68,21 +68,24 @@ FINISHED = [subject for subject in SUBJECTS if subject not in STAGED]
 """What can be a task: of a first stage alone none is made."""
 LAYERED = [subject for subject in SUBJECTS if subject not in ("top", "head")]  # these say by themselves which layers
 
-# `make test` tries these on five architectures of different build, and `make test-all` on all of them: variants of a
+# `make test` tries these on four architectures of different build, and `make test-all` on all of them: variants of a
 # method, which share its code, and methods that act through the same few hooks as those which are tried everywhere.
 ON_FEW = {name for name in INSIDE if name.startswith("houlsby_")} | {
     "bapna",
+    "bitfit",
     "diff_pruning",
     "head",
     "ia3",
+    "lt_sft",
     "norms",
     "pal",
     "parallel_adapter",
+    "pfeiffer",
     "rand_sft",
     "scaled_parallel",
     "top",
 }
-FEW = ("bert", "albert", "deberta-v2", "t5", "gpt2")
+FEW = ("bert", "albert", "t5", "gpt2")
 
 
 def method_of(subject: str) -> type[Method]:

@@ -168,7 +168,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return words_csv(tmp_path_factory.mktemp("data") / "words.csv", 40)
 
 
-@pytest.mark.parametrize("method", INSIDE)
+@pytest.mark.parametrize("method", [name for name in INSIDE if name != "head"])  # which is solved, without steps
 def test_so_it_does_in_every_step_of_training(
     base: Base, data: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,6 +90,7 @@ def adaptree(tmp_path: Path):  # type: ignore[no-untyped-def]
     return run
 
 
+@pytest.mark.slow
 def test_an_installed_method_works_in_every_command(adaptree, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     base, data = tiny_base(tmp_path / "base"), words_csv(tmp_path / "words.csv")
     checked = adaptree("check", data, "--base", base)
@@ -117,6 +118,7 @@ def test_an_installed_method_works_in_every_command(adaptree, tmp_path: Path) ->
     assert "shift(start=0.5)" in compared.stdout
 
 
+@pytest.mark.slow
 def test_a_method_that_cannot_be_loaded_is_named_with_its_package(adaptree, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     base, data = tiny_base(tmp_path / "base"), words_csv(tmp_path / "words.csv")
     broken = "import something_that_is_not_there\n"

@@ -65,6 +65,7 @@ def test_training_says_it_once(tmp_path: Path) -> None:
     assert len(said) == 1
 
 
+@pytest.mark.slow
 def test_on_the_command_line_it_is_one_line(tmp_path: Path) -> None:
     base, data = tiny_base(tmp_path / "base"), words_csv(tmp_path / "words.csv")
     args = ["train", data, "--name", "wide", "--base", base, "--store", tmp_path / "store", "--epochs", 1]

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+import re
 import shutil
 import sqlite3
 import threading
@@ -17,7 +19,7 @@ import torch
 from adaptree.errors import BadName, StoreError, TaskCorrupt, TaskNotFound
 from adaptree.tasks import folders
 from adaptree.tasks import summary as module
-from adaptree.tasks.record import Record
+from adaptree.tasks.record import Record, checksum
 from adaptree.tasks.store import Store
 from adaptree.tasks.task import Task
 
@@ -168,12 +170,50 @@ def test_list_reads_only_what_the_index_does_not_know(store: Store, monkeypatch:
     assert seen == []
     store.add(task("d"))
     store.add(task("a"))
-    os.utime(store.path_of("b") / "task.json", ns=(0, 0))
+    os.utime(store.path_of("b") / "task.json", ns=(0, 0))  # another time, but the same bytes
     store.remove("c")
     assert [line.name for line in store.list()] == ["a", "b", "d"]
-    assert sorted(seen) == ["a@2", "b@1", "d@1"]
+    assert sorted(seen) == ["a@2", "d@1"]
     with closing(sqlite3.connect(store.path / "index.sqlite")) as db:
         assert db.execute("SELECT name FROM summary ORDER BY name").fetchall() == [("a",), ("b",), ("d",)]
+
+
+@pytest.mark.parametrize("how", ["edited", "replaced"])
+def test_a_record_that_changed_is_noticed_though_its_time_and_size_are_the_same(store: Store, how: str) -> None:
+    store.add(task("a"))
+    store.add(task("b"))
+    (before, other) = store.list()
+    path = store.path_of("a") / "task.json"
+    values, was = json.loads(path.read_text()), path.stat()
+    values["method"] = values["method"][::-1]  # as long as it was
+    values["checksum"] = checksum({key: value for key, value in values.items() if key != "checksum"})
+    text = json.dumps(values, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    if how == "edited":
+        path.write_text(text)
+    else:
+        path.with_name("new").write_text(text)
+        path.with_name("new").rename(path)
+    os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+    assert (path.stat().st_mtime_ns, path.stat().st_size) == (was.st_mtime_ns, was.st_size)
+    assert Store(store.path).list() == [replace(before, method=before.method[::-1]), other]
+    path.write_text(text[:-30] + "x" + text[-29:])
+    os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+    assert "task.json" in Store(store.path).list()[0].problem
+
+
+@pytest.mark.parametrize("where", ["", "tasks", "sub/store"])
+def test_a_file_in_the_place_of_a_store_is_named(tmp_path: Path, where: str) -> None:
+    file = tmp_path / "store.csv"
+    if where == "tasks":
+        file.mkdir()
+        (file / "tasks").write_text("no folder")
+    else:
+        file.write_text("text,label\n")
+    wrong = Store(file / where if where.startswith("sub") else file)
+    name = re.escape(str(file / "tasks" if where == "tasks" else file))
+    for read in (wrong.list, wrong.names, lambda: len(wrong), lambda: wrong["a"]):
+        with pytest.raises(StoreError, match=f"'{name}' is a file, not a store.*--store DIR"):
+            read()
 
 
 def wrong_schema(path: Path) -> None:
@@ -413,7 +453,8 @@ def test_a_store_under_a_file_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(StoreError, match="cannot write"):
         Store(tmp_path / "file").add(task())
-    assert Store(tmp_path / "file").list() == []
+    with pytest.raises(StoreError, match="is a file, not a store"):
+        Store(tmp_path / "file").list()
 
 
 def test_what_a_killed_process_left_is_swept_after_a_day(store: Store) -> None:

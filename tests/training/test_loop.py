@@ -13,6 +13,8 @@ from tests.bases import tiny_base, words_csv
 import adaptree as at
 from adaptree import kinds
 from adaptree.errors import TrainingError, UsageError
+from adaptree.kinds import metrics
+from adaptree.kinds.metrics import perfect as metrics_perfect
 from adaptree.models.fingerprint import fingerprint
 from adaptree.tasks.store import Store
 from adaptree.training import checkpoint, loop, package
@@ -184,7 +186,8 @@ def test_a_pair_and_a_text_are_not_taken_for_each_other(base: at.Base) -> None:
 def test_events_tell_how_it_goes(data: Path, base: at.Base) -> None:
     events: list[dict[str, Any]] = []
     train(data, base, on_event=events.append)
-    assert [e["event"] for e in events if e["event"] != "step"] == ["start", "note", "epoch", "epoch", "epoch"]
+    told = [e["event"] for e in events if e["event"] not in ("step", "estimate")]  # the estimate comes after a second
+    assert told == ["start", "note", "epoch", "epoch", "epoch", "end"]
     steps = [e for e in events if e["event"] == "step"]
     assert steps[-1]["seen"] == steps[-1]["total"] == 3 * 96
     assert max(e["lr"] for e in steps) <= 5e-3
@@ -201,7 +204,8 @@ def test_the_learning_rate_warms_up_over_a_tenth_and_falls_to_zero() -> None:
 
 
 def test_defaults_follow_the_data_the_method_and_the_base() -> None:
-    assert [default_epochs(n) for n in (10, 1000, 2500, 5000, 10**6)] == [20, 20, 8, 4, 4]
+    assert [default_epochs(n) for n in (10, 1000, 2500, 5000, 10**6)] == [100, 20, 8, 4, 4]
+    assert [default_epochs(n) * n // 32 for n in (80, 160, 320)] == [200] * 3  # batches
     chosen = Settings().resolved(rows=2500, lr=1e-3, limit=128, metric="accuracy", pooling="mean")
     assert (chosen.epochs, chosen.lr, chosen.max_length, chosen.metric, chosen.pooling) == (
         8,
@@ -211,6 +215,21 @@ def test_defaults_follow_the_data_the_method_and_the_base() -> None:
         "mean",
     )
     assert kinds.get("regress").metrics[0] == "pearson"
+
+
+def test_a_slow_starter_has_half_of_its_epochs(data: Path, base: at.Base, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop.Trainer, "_is_better", lambda self, new, old: False)
+    assert len(train(data, base, epochs=12, patience=2).task.record.history) == 6
+
+
+def test_a_perfect_score_ends_a_run_though_the_loss_still_falls(
+    data: Path, base: at.Base, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop.Trainer, "_is_better", lambda self, new, old: True)
+    assert len(train(data, base, epochs=8, patience=2).task.record.history) == 8
+    monkeypatch.setattr(metrics, "perfect", lambda metric, value: True)
+    assert len(train(data, base, epochs=8, patience=2).task.record.history) == 3
+    assert [metrics_perfect(*each) for each in (("accuracy", 1.0), ("accuracy", 0.99), ("loss", 0.0))] == [1, 0, 1]
 
 
 @pytest.mark.parametrize("method", ["houlsby:8", "lt_sft:0.02", "full", "head", "lora(rank=2, layers=top:1)", "tfidf"])
@@ -227,3 +246,14 @@ def test_scores_are_of_the_very_logits_that_the_task_gives(
     monkeypatch.setattr(package, "decode", check)
     train(data, base, method=method)
     assert seen == [True]
+
+
+def test_a_batch_size_that_is_no_positive_whole_number_is_refused(data: Path, base: at.Base) -> None:
+    """-1 gave an empty list for two texts."""
+    bound = train(data, base, epochs=1)
+    both = base.bind("parallel(a, b)", tasks={"a": bound.task, "b": bound.task})
+    for call in (bound.predict, bound.logits, bound.features, bound.decode, base.features, both.predict):
+        for size in (-1, 0, 2.5, True, "8"):
+            with pytest.raises(UsageError, match="batch_size must be a whole number of at least 1"):
+                call(["lion", "old saw"], batch_size=size)
+    assert len(bound.predict(["lion", "old saw"], batch_size=1)) == 2

@@ -59,7 +59,7 @@ def test_loading_needs_no_base(data: Path) -> None:
 
 def test_class_weights_are_for_labels_and_tfidf_for_plain_texts(data: Path) -> None:
     numbers = [{"text": f"a {i}", "label": i / 7} for i in range(30)]
-    with pytest.raises(UsageError, match="class weights"):
+    with pytest.raises(UsageError, match="--class-weights is not for kind regress"):
         pipeline.load(Run.of(numbers, class_weights=True))
     tags = [{"tokens": ["a", "lion"], "tags": ["O", "B-X"]}] * 4
     with pytest.raises(UsageError, match="tfidf is for one label or one number"):
@@ -70,19 +70,19 @@ def test_class_weights_are_for_labels_and_tfidf_for_plain_texts(data: Path) -> N
 class Tempered(Classify):
     """Chooses two things on validation, none of which is called a threshold."""
 
-    chosen: tuple[float, ...] = ()
+    picked: tuple[float, ...] = ()
 
     def calibrated(self, out: Any, examples: Any, targets: Any) -> Tempered:
-        return replace(self, chosen=(float(out.double().mean()), float(len(targets))))
+        return replace(self, picked=(float(out.double().mean()), float(len(targets))))
 
     def state(self) -> dict[str, Any]:
-        return {"chosen": list(self.chosen)}
+        return {"picked": list(self.picked)}
 
     def with_state(self, state: Any) -> Tempered:
-        return replace(self, chosen=tuple(state["chosen"]))
+        return replace(self, picked=tuple(state["picked"]))
 
     def extra(self) -> dict[str, Any]:
-        return {"chosen": list(self.chosen)}
+        return {"picked": list(self.picked)}
 
 
 def test_a_checkpoint_keeps_whatever_a_kind_chose_on_validation(
@@ -100,8 +100,8 @@ def test_a_checkpoint_keeps_whatever_a_kind_chose_on_validation(
 
     at.train(data, base=base, store=tmp_path, on_event=press, **falls)
     resumed = at.train(data, base=base, store=tmp_path, resume=True, **falls).task
-    assert resumed.record.extra["chosen"] == whole.record.extra["chosen"]
-    assert len(resumed.record.extra["chosen"]) == 2
+    assert resumed.record.extra["picked"] == whole.record.extra["picked"]
+    assert len(resumed.record.extra["picked"]) == 2
 
 
 def test_a_checkpoint_of_another_format_is_refused_in_one_line(
@@ -121,4 +121,4 @@ def test_a_checkpoint_of_another_format_is_refused_in_one_line(
 
 
 def test_what_is_chosen_is_json(base: Base) -> None:
-    assert json.loads(json.dumps(Classify(("a", "b")).state())) == {}
+    assert json.loads(json.dumps(Classify(("a", "b")).state())) == {"temperature": 1.0}

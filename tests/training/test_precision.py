@@ -54,6 +54,31 @@ def test_the_scores_of_a_task_are_those_that_it_gives_in_fp32(base: Base, kind: 
     assert all(t.dtype != torch.bfloat16 for t in tuned.task.weights.values())
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("how", [{"precision": "bf16"}, {"activation_cache": "fp16"}])
+def test_the_best_epoch_and_the_task_have_the_same_scores(base: Base, kind: str, how: dict[str, Any]) -> None:
+    rows = KINDS[kind]
+    record = at.train(
+        rows[4:], validation=rows[:8], base=base, method="houlsby(size=8, layers=2)", epochs=3, baselines=False,
+        kind="mlm" if kind == "mlm" else None, **how,
+    ).task.record  # fmt: skip
+    best = record.history[record.settings["best_epoch"] - 1]
+    assert {name: best[name] for name in record.metrics["validation"]} == record.metrics["validation"]
+
+
+def test_an_epoch_that_was_scored_with_a_rounded_cache_says_so(base: Base) -> None:
+    rows = KINDS["regress"]
+    notes: list[str] = []
+    record = at.train(
+        rows[4:], validation=rows[:8], base=base, method="houlsby(size=8, layers=2)", epochs=3, baselines=False,
+        activation_cache="fp16", kind="regress", on_event=lambda event: notes.append(event.get("text", "")),
+    ).task.record  # fmt: skip
+    best = record.history[record.settings["best_epoch"] - 1]
+    assert best["while_training"]["pearson"] != best["pearson"]
+    own = f"epoch {best['epoch']} has pearson {best['pearson']:.4f} as the task computes it"
+    assert any(note.startswith(own) for note in notes)
+
+
 @pytest.mark.parametrize("quick", [True, False])
 def test_fast_takes_bf16_where_it_is_quick_and_not_asked_otherwise(
     base: Base, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, quick: bool

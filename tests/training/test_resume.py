@@ -137,8 +137,10 @@ def _done(store: Path) -> Any:
     return done
 
 
-@pytest.mark.parametrize("where", ["half way", "before the rename", "after the rename"])
-@pytest.mark.parametrize("count", [1, 9])
+@pytest.mark.parametrize(
+    "where", ["half way", *(pytest.param(f"{at} the rename", marks=pytest.mark.slow) for at in ("before", "after"))]
+)
+@pytest.mark.parametrize("count", [1, pytest.param(9, marks=pytest.mark.slow)])
 def test_a_kill_within_a_checkpoint_loses_nothing(
     world: tuple[Path, Path], forks: Any, uninterrupted: tuple[Any, float], tmp_path: Path, where: str, count: int
 ) -> None:

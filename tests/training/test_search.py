@@ -327,9 +327,9 @@ def test_ctrl_c_in_the_evaluation_of_the_last_epoch_is_not_lost(
 ) -> None:
     real, trials = loop.Trainer.evaluate, []
 
-    def evaluate(self: Any, precision: str) -> Any:
+    def evaluate(self: Any) -> Any:
         os.kill(os.getpid(), signal.SIGINT)
-        return real(self, precision)
+        return real(self)
 
     monkeypatch.setattr(loop.Trainer, "evaluate", evaluate)
     with pytest.raises(KeyboardInterrupt):

@@ -1,7 +1,11 @@
-"""The demo: two small tasks whose data ship with the package, trained one after the other on one base."""
+"""The demo: two small tasks whose data ship with the package, trained one after the other on one base.
+
+Then the first once more with a few rows a label, and with none: its labels' names ranked by the base alone.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from adaptree.data.events import Listener, silent
 
 if TYPE_CHECKING:
+    from adaptree.models.base import Base
     from adaptree.models.bound import Bound
     from adaptree.tasks.store import Store
 
@@ -28,6 +33,10 @@ LINES = {  # texts that neither task has seen, for `adaptree demo` to predict
 }
 
 
+FEW = 8
+"""Rows a label of the first task's third training."""
+
+
 @dataclass(frozen=True)
 class Demo:
     """The two trained tasks, and whether the second left the first unchanged."""
@@ -36,6 +45,10 @@ class Demo:
     unchanged: bool
     """Whether the first task's logits and the base's fingerprint are the same bits after the second training."""
     figure: Path
+    few: Bound
+    """The first task, trained on FEW rows a label."""
+    zero_shot: float
+    """The accuracy of the first task's label names, ranked by the base without training."""
 
 
 def data(name: str) -> tuple[Path, Path]:
@@ -65,9 +78,32 @@ def run(store: Store, *, on_event: Listener = silent, **settings: Any) -> Demo:
     first = TASKS[0]
     again = base.bind(store[first]).logits([row["text"] for _, row in rows(data(first)[1])])
     unchanged = torch.equal(again, before[first]) and fingerprint(base.hooked.backbone) == base.fingerprint
+    few, zero_shot = _with_few_labels(base, store, on_event, settings)
     figure = store.path / "demo-curves.png"
     records = {name: bound.task.record for name, bound in tasks.items()}
     best = {name: record.settings["best_epoch"] for name, record in records.items()}
     with plots.style():
         plots.save(plots.curves({name: record.history for name, record in records.items()}, "accuracy", best), figure)
-    return Demo(tasks, unchanged, figure)
+    return Demo(tasks, unchanged, figure, few, zero_shot)
+
+
+def _with_few_labels(base: Base, store: Store, on_event: Listener, settings: Mapping[str, Any]) -> tuple[Bound, float]:
+    """Train the first task on FEW rows a label; return it, and the accuracy of its label names without training."""
+    from adaptree.data.read import rows
+    from adaptree.models.zero_shot import ZeroShot
+    from adaptree.training.pipeline import train
+    from adaptree.training.run import Run
+
+    training, test = data(TASKS[0])
+    chosen: dict[str, list[dict[str, Any]]] = {}
+    for _, row in rows(training):
+        chosen.setdefault(row["label"], []).append(row)
+    some = [row for label in chosen.values() for row in label[:FEW]]
+    seed = {name: value for name, value in settings.items() if name != "epochs"}
+    name = f"{TASKS[0]}-few"
+    few = train(Run.of(some, test=test, base=base, name=name, store=store, baselines=False, **seed), on_event)[0]
+    tested = [row for _, row in rows(test)]
+    named = ZeroShot(base, {label: label.replace("_", " ") for label in sorted(chosen)})
+    found = named.predict([row["text"] for row in tested])
+    right = sum(answer.label == row["label"] for answer, row in zip(found, tested, strict=True))
+    return few, right / len(tested)

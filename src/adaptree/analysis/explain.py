@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adaptree import compose as algebra
+from adaptree.analysis import attribution
 from adaptree.data.batch import group
 from adaptree.data.read import Source
 from adaptree.errors import CompositionError, UsageError, near
 from adaptree.kinds import main_metric
 from adaptree.methods.fusion import Fusion
+from adaptree.models.evaluate import evaluate
 from adaptree.reports.plots import matrix, save, style
 from adaptree.reports.text import distinct, short
 from adaptree.tasks.record import FUSES
-from adaptree.training.evaluate import evaluate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -135,6 +136,7 @@ def masked(
     text_pair: str | None = None,
     label: str | None = None,
     encoding: str = "utf-8",
+    no_header: bool = False,
 ) -> list[Masked]:
     """Return a fused task's scores on labelled data: first with nothing masked, then without each of the adapters.
 
@@ -151,11 +153,22 @@ def masked(
     found: list[Masked] = []
     for masking in (None, *adapters):
         task = bound if masking is None else _with(bound, _without(names.index(masking)))
-        result = evaluate(task, again, text=text, text_pair=text_pair, label=label, encoding=encoding)
+        result = evaluate(
+            task, again, text=text, text_pair=text_pair, label=label, encoding=encoding, no_header=no_header
+        )
         scores = result["metrics"]["test"]
         whole = found[0].score if found else scores[metric]
         found.append(Masked(masking, metric, scores[metric], scores[metric] - whole, scores))
     return found
+
+
+def default_way(bound: Any) -> str:
+    """Return how a task is explained by default: by attention where it is fused, else by its words."""
+    try:
+        adapters_of(bound)
+    except CompositionError:
+        return attribution.BY[0]
+    return "attention"
 
 
 def adapters_of(bound: Bound) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -12,6 +13,8 @@ from typing import Any
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 wrong usage; an error is one line on stderr."""
     args = sys.argv[1:] if argv is None else argv
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a letter that the terminal's encoding lacks is spelled out
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _warn
@@ -27,7 +30,7 @@ def _run(args: list[str]) -> int:
     import typer
 
     from adaptree.cli.app import app
-    from adaptree.errors import AdaptreeError
+    from adaptree.errors import AdaptreeError, UnknownArchitecture, out_of_memory
 
     # typer carries a click of its own, or uses the installed one: its classes are found through what it exports.
     classes: Any = typer.BadParameter.__mro__
@@ -53,18 +56,22 @@ def _run(args: list[str]) -> int:
         return 0
     except AdaptreeError as error:
         if "--debug" in args:
-            traceback.print_exc()
-        _complain(str(error))
+            _trace()
+        first, *sketch = str(error).split("\n") if isinstance(error, UnknownArchitecture) else [str(error)]
+        _complain(first, *sketch)
         return error.exit_code
     except OSError as error:
         if "--debug" in args:
-            traceback.print_exc()
+            _trace()
         where = f" '{error.filename}'" if error.filename else ""
         _complain(f"{error.strerror or error}{where}.")
         return 1
     except Exception as error:
         if "--debug" in args:
-            traceback.print_exc()
+            _trace()
+        if out_of_memory(error):
+            _complain("there is not enough memory.  Close other programs, or take a smaller --base or shorter texts.")
+            return 1
         first = (str(error).strip().splitlines() or [""])[0]
         _complain(f"unexpected {type(error).__name__}: {first}  Run it again with --debug and report what it prints.")
         return 1
@@ -72,8 +79,22 @@ def _run(args: list[str]) -> int:
 
 def _warn(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
     """Print a warning as one line, without the place in the code that it comes from."""
-    print(f"note: {message}", file=sys.stderr)
+    from adaptree.cli.show import say
+
+    say(f"note: {message}")
 
 
-def _complain(line: str) -> None:
-    print(f"✘ {line}", file=sys.stderr)
+def _complain(line: str, *more: str) -> None:
+    """Print an error on one line; that of an unknown architecture has lines of code to write, too."""
+    from adaptree.cli.show import say
+
+    for each in (f"✘ {line}", *more):
+        say(each)
+
+
+def _trace() -> None:
+    """Print the traceback of the error that is handled."""
+    from adaptree.cli.show import say
+
+    for line in traceback.format_exc().splitlines():
+        say(line)

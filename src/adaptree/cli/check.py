@@ -18,9 +18,9 @@ VALIDATION = "Validation file, checked for texts that are also in the data."
 
 
 @app.command()
-@options.takes("base", "kind", *options.COLUMNS, "max_length", "seed", validation=VALIDATION)
+@options.takes("base", "kind", *options.COLUMNS, "merge_labels", "max_length", "windows", "seed", validation=VALIDATION)
 def check(
-    data: Annotated[str, typer.Argument(help="csv, tsv, jsonl, parquet, txt, conll, SQuAD's json, also .gz or .xz.")],
+    data: Annotated[str, typer.Argument(help="csv, tsv, xlsx, json, parquet, txt, conll, also .gz or .xz; a folder.")],
     form: shared.FormatOption = Format.table,
     quiet: shared.Quiet = False,
     store: shared.NoStore = None,
@@ -42,12 +42,14 @@ def _print(report: Report) -> None:
     columns = {what: column for what, column in report.columns.items() if column and what != "separator"}
     read = ", ".join(f"{what} from '{column}'" for what, column in columns.items())
     console.print(f"{report.name}: {report.rows:,} rows; {read}")
+    if report.unused:
+        console.print(f"  not read: {', '.join(map(repr, report.unused))}", soft_wrap=True)
     for what, count in report.left_out.items():
         if count:
             console.print(f"  left out: {count:,} rows {what}")
     console.print(f"kind: {report.kind}, because {report.why}")
     if report.balance is not None:
-        rows = [{"label": str(s.label), "rows": s.rows, "percent": f"{s.percent:7.1f}"} for s in report.balance[:20]]
+        rows = [{"label": str(s.label), "rows": s.rows, "percent": f"{s.percent:.1f}"} for s in report.balance[:20]]
         emit(rows, Format.table)
         if len(report.balance) > 20:
             console.print(f"  … and {len(report.balance) - 20} more labels")
@@ -60,9 +62,9 @@ def _print(report: Report) -> None:
         console.print(
             f"tokens: mean {n.mean:.0f}, median {n.median:.0f}, 95 % up to {n.p95:.0f}, longest {n.max:,}{where}"
         )
-        console.print(
-            f"  {n.longer:,} texts ({n.longer_percent:.1f} %) are longer than {n.max_length} tokens and would be cut"
-        )
+        fate = "are read in windows" if n.windowed else "would be cut"
+        most = f"{n.max_length} tokens" + ("" if n.windowed else " (--max-length)")
+        console.print(f"  {n.longer:,} texts ({n.longer_percent:.1f} %) are longer than {most} and {fate}")
     console.print(f"repeated texts: {report.duplicates:,}; texts with conflicting labels: {report.conflicts:,}")
     for conflict in report.conflict_examples:
         console.print(f"  {' / '.join(map(str, conflict.labels))}: {conflict.text[:100]}")

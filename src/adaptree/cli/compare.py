@@ -16,13 +16,13 @@ from adaptree.errors import UsageError
 
 METRIC = "Metric that is compared. Default: the kind's own, such as accuracy."
 TEST = "Test file, opened when the settings are chosen."
-READ = ("base", "validation", "batch_size", "max_length", *options.COLUMNS, *options.COMPUTING)
+READ = ("base", "validation", "objective", "batch_size", "max_length", *options.COLUMNS, *options.COMPUTING)
 
 
 @app.command()
-@options.takes(*READ, "kind", metric=METRIC, test=TEST)
+@options.takes(*READ, "merge_labels", "kind", metric=METRIC, test=TEST)
 def compare(
-    data: Annotated[str, typer.Argument(help="csv, tsv, jsonl, parquet, txt, conll, SQuAD's json, also .gz or .xz.")],
+    data: Annotated[str, typer.Argument(help="csv, tsv, xlsx, json, parquet, txt, conll, also .gz or .xz; a folder.")],
     method: Annotated[list[str], typer.Option("--method", help="full, houlsby:64, …; give it several times.")],
     seeds: Annotated[int, typer.Option(min=1, help="How often each method is trained: seeds 0, 1, …")] = 3,
     folder: Annotated[

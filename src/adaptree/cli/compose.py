@@ -47,7 +47,7 @@ def compose(
     if form is not Format.table:
         emit_one({**api.result(task), **made}, form)
     elif record.metrics:
-        runs.report(api.result(task))
+        runs.report(api.result(task), record)
     else:
         row = {"task": record.reference, **made, "method": record.method, "base": record.base["name"]}
         emit([{**row, "size": size(task.bytes)}], form)

@@ -23,7 +23,7 @@ def demo(
     debug: shared.Debug = False,
     **values: Any,
 ) -> None:
-    """Watch one frozen model learn two tasks in turn: a few minutes, offline."""
+    """Watch one frozen model learn two tasks in turn, and one with few labels: a few minutes, offline."""
     began = time.monotonic()
     say("Two tasks, one frozen base: support-ticket topics, then review sentiment. Loading the base …", quiet)
     from adaptree.analysis import demo as shown
@@ -41,7 +41,15 @@ def demo(
         )
     console.print(
         f"Perfect memory: after the second task, '{first}' gives the very same logits on its held-out rows, bit for "
-        f"bit; the base that both share ({base:,} parameters) is unchanged.\n"
+        f"bit; the base that both share ({base:,} parameters) is unchanged."
+    )
+    console.print()
+    few = result.few.task.record
+    low, high = few.intervals["test"]["accuracy"]
+    console.print(
+        f"Few labels: with {shown.FEW} rows a label, '{first}' reaches {few.metrics['test']['accuracy']:.3f} "
+        f"({low:.3f} - {high:.3f}, {duration(few.seconds)}); with none, its label names alone {result.zero_shot:.3f} "
+        "(predict --labels).\n"
     )
     for name, bound in result.tasks.items():
         lines = shown.LINES[name]
@@ -52,14 +60,16 @@ def demo(
             ),
             Format.table,
         )
-    console.print(f"curves: {result.figure}      {duration(time.monotonic() - began)} in all\n")
-    console.print(
-        "Your turn:\n"
-        "  adaptree check your.csv                      what is in it\n"
-        "  adaptree train your.csv --name mine          train a task on it\n"
-        '  adaptree predict mine "some text"            use it\n'
-        f"  adaptree show {first} --store {store}    the card that a task writes of itself"
-    )
+    console.print(f"curves: {result.figure}      {duration(time.monotonic() - began)} in all")
+    console.print()
+    for line in (
+        "Your turn:",
+        "  adaptree check your.csv                      what is in it",
+        "  adaptree train your.csv --name mine          train a task on it",
+        '  adaptree predict mine "some text"            use it',
+        f"  adaptree show {first} --store {store}    the card that a task writes of itself",
+    ):
+        console.print(line)
 
 
 def _row(name: str, task: Any) -> dict[str, Any]:

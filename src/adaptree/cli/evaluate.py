@@ -9,8 +9,8 @@ import typer
 from adaptree.cli import app as shared
 from adaptree.cli import options
 from adaptree.cli.app import app
-from adaptree.cli.predict import note_truncated, split_options
-from adaptree.cli.show import Format, counted, emit, emit_one, out
+from adaptree.cli.predict import note_int8, note_truncated, split_options
+from adaptree.cli.show import Format, Progress, counted, emit, emit_one, out
 
 MOST_UNKNOWN = 10
 """Unknown labels that are listed."""
@@ -19,7 +19,7 @@ MOST_UNKNOWN = 10
 @app.command()
 @options.takes(*options.COLUMNS, *options.COMPUTING, base=options.OF_TASK)
 def evaluate(
-    task: Annotated[str, typer.Argument(help="A task's name, name@version, or a composition: stack(a, b).")],
+    task: Annotated[str, shared.task_argument("A task's name, name@version, or a composition: stack(a, b).")],
     data: Annotated[str, typer.Argument(help="A labelled file.")],
     int8: shared.Int8 = False,
     store: shared.StoreOption = None,
@@ -36,7 +36,8 @@ def evaluate(
     where = Store(store)
     reading, opening = split_options(values)
     bound = open_task(where, task, int8=int8, evaluating=True, **opening)
-    result = api.evaluate(bound, data, store=where, **reading)
+    result = api.evaluate(bound, data, store=where, on_event=Progress(quiet), **reading)
+    note_int8(bound, quiet)
     note_truncated(bound, quiet)
     if form is not Format.table:
         emit_one(result, form)
@@ -50,8 +51,10 @@ def evaluate(
         }
         for key, value in result["metrics"]["test"].items()
     ]
-    emit(rows, form, {"metric": "", "value": result["task"], "interval": "95 %"})
+    emit(rows, form, {"metric": "", "value": f"{result['task']}, int8" if int8 else result["task"], "interval": "95 %"})
     out().print(f"{result['rows']:,} rows")
+    for why, count in result.get("left_out", {}).items():
+        out().print(f"{counted(count, 'row')} {why}: not scored")
     unknown = list(result.get("unknown_labels", {}).items())
     for label, count in unknown[:MOST_UNKNOWN]:
         out().print(f"'{label}' is no label of this task: {counted(count, 'time')}, counted as wrong", soft_wrap=True)

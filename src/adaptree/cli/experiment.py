@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from adaptree.cli import app as shared
-from adaptree.cli import options, runs
+from adaptree.cli import options, runs, show
 from adaptree.cli.app import app
-from adaptree.cli.show import Format, comparison_progress, emit, out, say
+from adaptree.cli.show import Format, comparison_progress, emit, say
 from adaptree.errors import UsageError
 
 
@@ -53,6 +53,6 @@ def experiment(
             name, where, place, tasks=task or (), seeds=seeds, command=runs.typed_command(),
             on_event=partial(comparison_progress, quiet=quiet), **options.given(values),
         )  # fmt: skip
-    out().print(page, soft_wrap=True, markup=False, highlight=False)
+    show.page(page)
     say("   ".join(map(str, [place / "table.md", *sorted(place.glob("*.png"))])), quiet)
     return 0

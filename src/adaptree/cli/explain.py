@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,17 +17,36 @@ from adaptree.cli.predict import a_file, note_truncated, split_options
 from adaptree.cli.show import Format, emit, emit_one, out, say
 from adaptree.errors import UsageError
 
+if TYPE_CHECKING:
+    from adaptree.analysis.attribution import Explanation
+
+ATTENTION = "attention"
+
 
 @app.command()
 @options.takes(*options.COLUMNS, *options.COMPUTING, base=options.OF_TASK)
 def explain(
-    task: Annotated[str, typer.Argument(help="A fused task's name, or a composition with one: stack(lang/qu, fused).")],
+    task: Annotated[str, shared.task_argument("A task's name, name@version, or a composition: stack(a, b).")],
     texts: Annotated[
         list[str] | None, typer.Argument(help="Texts, the two of a pair separated by a tab; or a data file.")
     ] = None,
     file: Annotated[str | None, typer.Option("--file", help="A data file.")] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            "--by",
+            help="gradients (the default) or leave-one-out score each word; attention, the default of fused tasks, "
+            "shows the weight of each adapter.",
+        ),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option("--target", help="The label, number or choice to explain. Default: what is predicted.")
+    ] = None,
     folder: Annotated[
-        Path | None, typer.Option("--out", help="Also draw it: attention.svg and attention.png in this folder.")
+        Path | None,
+        typer.Option(
+            "--out", help="Also a page of the words: page.html. Of attention, attention.svg and .png in this folder."
+        ),
     ] = None,
     mask: Annotated[
         bool,
@@ -38,9 +58,10 @@ def explain(
     debug: shared.Debug = False,
     **values: Any,
 ) -> None:
-    """Show what a fused task attends to: the mean weight of each adapter in each layer, over the tokens of the inputs.
+    """Show which words a prediction rests on, or what a fused task attends to.
 
-    Padding does not count; special tokens such as [CLS] do.
+    A word's score is what it adds to the log-odds of a label, or to a number. Attention is the mean weight of each
+    adapter in each layer, over the tokens of the inputs; padding does not count, special tokens such as [CLS] do.
     """
     from adaptree.analysis import explain as analysis
     from adaptree.models.opening import open_task
@@ -58,10 +79,19 @@ def explain(
     reading, opening = split_options(values)
     label = reading.pop("label", None)
     bound = open_task(Store(store), task, **opening)
-    analysis.adapters_of(bound)
-    inputs: Any = [bound.line(line) for line in texts or []]
+    inputs: Any = (bound.line(line) for line in texts or [])
     if file is not None:
         inputs = (given for _, given in inputs_of(bound, file, **reading))
+    by = by or analysis.default_way(bound)
+    if by != ATTENTION:
+        if mask:
+            raise UsageError("--mask is for what a fused task attends to.", hint="--by attention, or leave out --mask.")
+        _words(bound, inputs, by, target, folder, form, quiet)
+        return
+    if target is not None:
+        raise UsageError("attention is over adapters, whatever the label.", hint="--by gradients, or no --target.")
+    if folder is not None and folder.suffix.lower() == ".html":
+        raise UsageError("attention is drawn into a folder.", hint=f"--out {shlex.quote(str(folder.with_suffix('')))}")
     attention = analysis.attention(bound, inputs)
     figures = analysis.heatmap(attention, folder) if folder is not None else []
     scores: list[dict[str, Any]] = []
@@ -83,3 +113,46 @@ def explain(
     note_truncated(bound, quiet)
     if figures:
         say("   ".join(map(str, figures)), quiet)
+
+
+def _words(
+    bound: Any, inputs: Iterable[Any], by: str, target: str | None, path: Path | None, form: Format, quiet: bool
+) -> None:
+    """Print the words of each input with their scores, and write them as a page."""
+    from adaptree.analysis.attribution import check_way, explain_input
+    from adaptree.reports import highlight
+
+    if path is not None and path.suffix.lower() not in (".html", ".htm"):
+        raise UsageError("words are written as a page.", hint=f"--out {shlex.quote(str(path / 'words.html'))}")
+    check_way(bound, by)
+    kept: list[Explanation] = []
+    nothing = 0
+
+    def found() -> Iterator[tuple[int, Explanation]]:
+        nonlocal nothing
+        for number, given in enumerate(inputs):
+            (read,) = bound.kind.inputs([given], bound.task.record)
+            several = explain_input(bound, read, by=by, target=target)
+            nothing += not several
+            for each in several:
+                if path is not None and len(kept) < highlight.MOST:
+                    kept.append(each)
+                yield number, each
+
+    if form in (Format.json, Format.jsonl):
+        emit(({"input": i, **each.to_dict()} for i, each in found()), form)
+    elif form is Format.csv:
+        emit(({"input": i, **row} for i, each in found() for row in each.rows()), form)
+    else:
+        console = out()
+        for _, each in found():
+            console.print(highlight.heading(each), soft_wrap=True, style="bold")
+            console.print(highlight.coloured(each) if console.is_terminal else highlight.plain(each), soft_wrap=True)
+            console.print()
+    if nothing:
+        say(f"note: in {nothing:,} inputs nothing was found to explain.", quiet)
+    note_truncated(bound, quiet)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(highlight.page(kept), encoding="utf-8")
+        say(str(path), quiet)

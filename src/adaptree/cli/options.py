@@ -19,7 +19,7 @@ NOT_OPTIONS = ("data", "store", "baselines", "settings")
 """Fields of `Run` that are not options of a command."""
 SETTINGS = tuple(f.name for f in fields(Settings))
 RUN = tuple(f.name for f in fields(Run) if f.name not in NOT_OPTIONS)
-COLUMNS = ("text", "text_pair", "label", "encoding")
+COLUMNS = ("text", "text_pair", "label", "encoding", "no_header")
 COMPUTING = ("device", "threads", "trust_remote_code", "allow_pickle")
 OF_TASK = "The task's base, a name or a folder. Default: the base that it was trained on."
 

@@ -15,7 +15,7 @@ from adaptree.cli.show import Format, emit_one, out, say
 @app.command()
 @options.takes(*options.COMPUTING)
 def rebase(
-    task: Annotated[str, typer.Argument(help="A task's name, or name@version.")],
+    task: Annotated[str, shared.task_argument("A task's name, or name@version.")],
     base: Annotated[str, typer.Option("--base", help="The base to put it into: a folder, or a name on the hub.")],
     name: Annotated[str | None, typer.Option("--name", help="Another name. Default: a new version of it.")] = None,
     store: shared.StoreOption = None,

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptree.cli.show import Format, emit, out, say, size
-from adaptree.errors import TrainingError, UsageError
+from adaptree.errors import TrainingError
 
 if TYPE_CHECKING:
-    from adaptree.data.events import Event, Listener
     from adaptree.tasks.record import Record
 
 
@@ -33,10 +32,11 @@ def stoppable(folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        if not any(folder.glob("*.safetensors")) and not (folder / "search.jsonl").exists():
+        from adaptree.training.checkpoint import kept
+
+        if not (what := kept(folder)):
             raise
-        hint = f"Go on with: {resume_command()}"
-        raise TrainingError("stopped; what was trained so far is kept.", hint=hint) from None
+        raise TrainingError(f"stopped; {what} is kept.", hint=f"Go on with: {resume_command()}") from None
 
 
 @contextmanager
@@ -53,6 +53,8 @@ def keeping_cells(folder: Path) -> Iterator[None]:
 def finish(records: Sequence[Record], quiet: bool) -> int:
     """Print what a user should know of a run's tasks beside their scores; return the exit code."""
     for record in records:
+        for warning in record.extra.get("warnings", ()):
+            say(f"⚠ {record.reference}: {warning}", quiet)
         if record.version > 1:
             say(f"'{record.name}' exists already: this is version {record.version}, older ones are kept.", quiet)
     settings = records[0].settings
@@ -62,8 +64,10 @@ def finish(records: Sequence[Record], quiet: bool) -> int:
     return 1
 
 
-def report(result: dict[str, Any]) -> None:
+def report(result: dict[str, Any], record: Record) -> None:
     """Print a trained task for people: scores beside the baselines, and the price."""
+    from adaptree.reports.card import chosen_on_validation
+
     parts = list(result["metrics"])
     part = "test" if "test" in parts else parts[0]
     rows = []
@@ -76,6 +80,8 @@ def report(result: dict[str, Any]) -> None:
         rows.append(row)
     titles = {"metric": "", **{name: name for name in parts}, "interval": f"95 % of {part}"}
     emit(rows, Format.table, titles | {name: name for name in result["baselines"]})
+    if also := chosen_on_validation(record):
+        out().print(f"{also}: --test FILE gives a score on rows that chose nothing.", soft_wrap=True)
     price = result["parameters"]
     share = 100 * price["trained"] / price["base_without_embeddings"]
     out().print(
@@ -87,8 +93,10 @@ def report(result: dict[str, Any]) -> None:
     )
 
 
-def report_joint(results: Sequence[dict[str, Any]]) -> None:
+def report_joint(results: Sequence[dict[str, Any]], record: Record) -> None:
     """Print the tasks of a joint training for people: a line for each, and what they share."""
+    from adaptree.reports.card import chosen_on_validation
+
     rows = []
     for result in results:
         metric = next(iter(result["metrics"]["validation"]))
@@ -100,6 +108,8 @@ def report_joint(results: Sequence[dict[str, Any]]) -> None:
         row["head"] = result["parameters"]["head"]
         rows.append(row)
     emit(rows, Format.table, {key: key for key in rows[0]} | {"interval": "95 % of validation"})
+    if also := chosen_on_validation(record):
+        out().print(f"{also}: `adaptree evaluate TASK DATA` scores each on other rows.", soft_wrap=True)
     first = results[0]
     shared = first["parameters"]["trained"] - first["parameters"]["head"]
     out().print(
@@ -107,23 +117,3 @@ def report_joint(results: Sequence[dict[str, Any]]) -> None:
         f"heads; {size(sum(result['bytes'] for result in results))} in all, {first['seconds']:.0f} s",
         soft_wrap=True,
     )
-
-
-def tensorboard(folder: Path) -> Listener:
-    """Return a listener that writes the curves for TensorBoard."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise UsageError("TensorBoard is not installed.", hint="pip install 'adaptree[tensorboard]'") from error
-    writer: Any = SummaryWriter(str(folder))
-
-    def listen(event: Event) -> None:
-        if event["event"] == "step":
-            writer.add_scalar("train/loss", event["loss"], event["step"])
-            writer.add_scalar("train/lr", event["lr"], event["step"])
-        elif event["event"] == "epoch":
-            for key in ("train_loss", "validation_loss", event["metric"]):
-                writer.add_scalar(f"epoch/{key}", event[key], event["epoch"])
-            writer.flush()
-
-    return listen

@@ -1,20 +1,29 @@
-"""How results and progress are shown: tables for people, plain formats for programs."""
+"""How results and progress are shown: tables for people, plain formats for programs.
+
+All that people read is printed here, and here its texts are made harmless: a label, a file's name or an error may hold
+escape sequences, and a terminal must not obey them (`visible`). Programs get the true values.
+"""
 
 from __future__ import annotations
 
 import csv
-import json
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
 from adaptree.data.events import Event, Listener
+from adaptree.reports.json_text import json_text
+from adaptree.reports.text import visible, width
 
 TARGETS = ("label", "labels", "numbers", "answers")
 """Parts of a file's columns that are predicted; the rest is read."""
 BESIDE = ("separator", "id", "start", "impossible")
 """Parts that a line about a run leaves out."""
+NUMBER = re.compile(r"[-+]?[\d,.]+( ?(B|KB|MB|GB|%|s))?|-?")
+"""A cell of a table that reads as a number."""
 
 
 class Format(StrEnum):
@@ -27,14 +36,34 @@ class Format(StrEnum):
 def emit(rows: Iterable[Mapping[str, Any]], form: Format, columns: Mapping[str, str] | None = None) -> None:
     """Print rows in a format; `columns` are those of a table, with their titles."""
     if form is Format.json:
-        print(json.dumps(list(rows), ensure_ascii=False))
+        print(json_text(list(rows), default=str))
     elif form is Format.jsonl:
         for row in rows:
-            print(json.dumps(row, ensure_ascii=False))
+            print(json_text(row, default=str))
     elif form is Format.csv:
         write_csv(rows)
     else:
         _table(list(rows), columns)
+
+
+def emit_live(rows: Iterable[Mapping[str, Any]], form: Format, least: Mapping[str, int]) -> None:
+    """Print each row as soon as it comes; a table's columns are as wide as in `least`, or as the widest cell so far."""
+    if form is not Format.table:
+        emit(rows, form)
+        return
+    widths: dict[str, int] = {}
+    for row in rows:
+        if not widths:
+            widths = {key: max(width(visible(key)), least.get(key, 0)) for key in row}
+            print(_line({key: visible(key) for key in row}, widths))
+        cells = {key: visible(_cell(value, 4)) for key, value in row.items()}
+        widths |= {key: max(widths.get(key, 0), width(text)) for key, text in cells.items()}
+        print(_line(cells, widths))
+
+
+def _line(cells: Mapping[str, str], widths: Mapping[str, int]) -> str:
+    """Return the cells of one row side by side."""
+    return "  ".join(text + " " * (widths[key] - width(text)) for key, text in cells.items()).rstrip()
 
 
 def emit_one(row: Mapping[str, Any], form: Format) -> None:
@@ -42,19 +71,25 @@ def emit_one(row: Mapping[str, Any], form: Format) -> None:
     if form is Format.csv:
         write_csv([dict(_flat(row))])
     else:
-        print(json.dumps(row, ensure_ascii=False, indent=None if form is Format.jsonl else 1))
+        print(json_text(row, indent=None if form is Format.jsonl else 1, default=str))
 
 
 def write_csv(rows: Iterable[Mapping[str, Any]]) -> None:
-    """Print rows of the same columns as csv; values that are neither text nor number are written as JSON."""
-    writer = None
+    """Print rows of the same columns as csv; values that are neither text nor number are written as JSON.
+
+    A pipe or a file gets the texts as they are; a terminal does not get their control characters.
+    """
+    writer, seen = csv.writer(sys.stdout, lineterminator="\n"), sys.stdout.isatty()
+    columns: list[str] | None = None
     for row in rows:
-        if writer is None:
-            writer = csv.DictWriter(sys.stdout, fieldnames=list(row), lineterminator="\n")
-            writer.writeheader()
-        nested = {key: value for key, value in row.items() if isinstance(value, bool | Mapping | list | tuple)}
-        encoded = {key: json.dumps(value, ensure_ascii=False, default=str) for key, value in nested.items()}
-        writer.writerow({**row, **encoded})
+        if columns is None:
+            columns = list(row)
+            writer.writerow([visible(key) if seen else key for key in columns])
+        cells = [row[key] for key in columns]
+        cells = [
+            json_text(cell, default=str) if isinstance(cell, bool | Mapping | list | tuple) else cell for cell in cells
+        ]
+        writer.writerow([visible(cell) if seen and isinstance(cell, str) else cell for cell in cells])
 
 
 def _flat(row: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
@@ -73,37 +108,86 @@ def _table(rows: list[Mapping[str, Any]], columns: Mapping[str, str] | None) -> 
         return
     titles = columns or {key: key for key in rows[0]}
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    shown = []
     for key, title in titles.items():
-        numeric = all(isinstance(row.get(key), int | float | None) for row in rows)
+        cells = column([row.get(key) for row in rows])
+        numeric = all(NUMBER.fullmatch(cell) for cell in cells)
         table.add_column(title, justify="right" if numeric else "left", overflow="fold", no_wrap=numeric)
-    for row in rows:
-        table.add_row(*(cell(row.get(key)) for key in titles))
+        shown.append(cells)
+    for line in zip(*shown, strict=True):
+        table.add_row(*line)
     out().print(table)
 
 
-def out(stderr: bool = False) -> Any:
-    """Return a console that neither wraps nor colours what goes into a pipe."""
-    from rich.console import Console
-
-    stream = sys.stderr if stderr else sys.stdout
-    return Console(file=stream, width=None if stream.isatty() else 160, highlight=False, markup=False, emoji=False)
+def column(values: Sequence[Any]) -> list[str]:
+    """Return the values of a column as a table shows them, its numbers with the same decimals."""
+    digits = 4 if any(isinstance(value, float) and abs(value) < 10 for value in values) else 1
+    return [_cell(value, digits) for value in values]
 
 
-def cell(value: Any) -> str:
-    """Return a value as a table shows it."""
+def _cell(value: Any, digits: int) -> str:
     if value is None:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.4f}" if abs(value) < 10 else f"{value:,.1f}"
+        return f"{value:,.{digits}f}"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def out(stderr: bool = False) -> Any:
+    """Return a console that prints texts harmlessly, and neither wraps nor colours what goes into a pipe.
+
+    A text that it prints, or a cell of a table, is one line.
+    """
+    stream = sys.stderr if stderr else sys.stdout
+    wide = None if stream.isatty() else 160
+    return _console_type()(file=stream, width=wide, highlight=False, markup=False, emoji=False)
+
+
+@cache
+def _console_type() -> Any:
+    from rich.console import Console
+    from rich.segment import Segment
+    from rich.text import Text
+
+    class HarmlessConsole(Console):
+        def render_str(self, text: str, **options: Any) -> Text:
+            """Return the text of a string that is printed, or of a cell of a table, before it is measured."""
+            return super().render_str(visible(text), **options)
+
+        def render(self, *args: Any, **options: Any) -> Iterable[Segment]:
+            """Yield the pieces of anything that is printed, such as a text with styles of its own."""
+            for piece in super().render(*args, **options):
+                yield piece if piece.control else piece._replace(text=_visible_lines(piece.text))
+
+    return HarmlessConsole
+
+
+def _visible_lines(text: str) -> str:
+    return "\n".join(map(visible, text.split("\n")))
+
+
+def page(markdown: str) -> None:
+    """Print a page of Markdown: laid out on a terminal, as it is in a pipe."""
+    text = _visible_lines(markdown.rstrip("\n"))
+    if not sys.stdout.isatty():
+        print(text)
+        return
+    from rich.markdown import Markdown
+
+    out().print(Markdown(text, code_theme="ansi_dark", hyperlinks=False))
 
 
 def say(text: str, quiet: bool = False) -> None:
     """Print a line on stderr."""
     if not quiet:
-        print(text, file=sys.stderr, flush=True)
+        print(visible(text), file=sys.stderr, flush=True)
+
+
+def count(text: str, done: bool) -> None:
+    """Print a line on stderr over the one that `count` printed last, until it is done; for terminals."""
+    print(f"\r{visible(text)}", end="\n" if done else "", file=sys.stderr, flush=True)
 
 
 def size(count: float) -> str:
@@ -124,6 +208,14 @@ def duration(seconds: float) -> str:
     """Return seconds as text: 3.2 s, 45 s, 2 min 5 s."""
     whole = round(seconds)
     return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s" if whole < 120 else f"{whole // 60} min {whole % 60} s"
+
+
+def about(seconds: float) -> str:
+    """Return an estimated time as text, no more exact than it is: 5 s, 40 s, 3 min, 1 h 20 min."""
+    if seconds < 55:
+        return f"{max(5, 5 * round(seconds / 5))} s"
+    minutes = max(1, round(seconds / 60))
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {10 * (minutes % 60 // 10)} min"
 
 
 class Progress:
@@ -157,12 +249,12 @@ class Progress:
         """Show one line that counts on a terminal; in a pipe, a line when a long file has been read."""
         text = f"{event['name']}: {event['rows']:,} rows read"
         if sys.stderr.isatty():
-            print(f"\r{text}", end="\n" if event["done"] else "", file=sys.stderr, flush=True)
+            count(text, event["done"])
         elif event["done"]:
             self._line(text)
 
     def _note(self, event: Event) -> None:
-        self._line(f"note: {event['text']}")
+        self._line(f"{'warning' if event.get('warning') else 'note'}: {event['text']}")
 
     def _trial(self, event: Event) -> None:
         found = "the loss is not a number" if event["score"] is None else f"{event['metric']} {event['score']:.4f}"
@@ -184,10 +276,10 @@ class Progress:
             f"{event['name']}: {event['kind']}{kinds.get(event['kind'], '')} from '{texts}'{label}; "
             f"{event['train']:,} rows to train on, {event['validation']:,} to validate"
         )
-        self._line(
-            f"{event['method']} on {event['base']}, {counted(settings['epochs'], 'epoch')}, lr {settings['lr']:g}, "
-            f"batch {settings['batch_size']}, seed {settings['seed']}"
-        )
+        how = f"{counted(settings['epochs'], 'epoch')}, batch {settings['batch_size']}"
+        if settings.get("objective") == "contrastive":
+            how = "contrastive"
+        self._line(f"{event['method']} on {event['base']}, {how}, lr {settings['lr']:g}, seed {settings['seed']}")
         if sys.stderr.isatty():
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as Bar
@@ -208,27 +300,37 @@ class Progress:
         if self._bar is not None:
             state = f"loss {event['loss']:.3f}  {self._score}{event['tokens_per_second']:,.0f} tokens/s"
             description = f"epoch {event['epoch']}/{event['epochs']}"
-            self._bar.update(self._task, completed=event["seen"], description=description, state=state)
+            self._bar.update(
+                self._task, completed=event["seen"], total=event["total"], description=description, state=state
+            )
+
+    def _estimate(self, event: Event) -> None:
+        self._line(
+            f"about {about(event['seconds'])}, or less with early stopping: {event['rows']:,} rows, "
+            f"{counted(event['epochs'], 'epoch')}, some {event['steps']:,} steps and {event['tokens']:,} tokens"
+        )
 
     def _epoch(self, event: Event) -> None:
         self._score = f"{event['metric']} {event[event['metric']]:.3f}  "
         best = "  ← best so far" if event["best"] == event["epoch"] else ""
+        left = event.get("left") if self._bar is None else None  # the bar shows it
+        rest = f"  about {about(left)} left" if left and left >= 1 else ""
         self._line(
             f"epoch {event['epoch']:>2}/{event['epochs']}  loss {event['train_loss']:.4f}  "
-            f"{event['metric']} {event[event['metric']]:.4f}  {duration(event['seconds'])}{best}"
+            f"{event['metric']} {event[event['metric']]:.4f}  {duration(event['seconds'])}{rest}{best}"
         )
 
     def _line(self, text: str) -> None:
         if self._bar is not None:
             self._bar.console.print(text)
         else:
-            print(text, file=sys.stderr, flush=True)
+            say(text)
 
 
 def comparison_progress(event: Event, quiet: bool) -> None:
     """Print the notes of a comparison, and a line for each cell that begins."""
     if event["event"] == "note":
-        say(f"note: {event['text']}", quiet)
+        say(f"{'warning' if event.get('warning') else 'note'}: {event['text']}", quiet)
     elif event["event"] == "cell":
         tried = "".join(f", {key} {event[key]:g}" for key in ("lr", "epochs") if event[key] is not None)
         left = "" if event["left"] is None else f"   about {duration(event['left'])} left"

@@ -12,7 +12,7 @@ import typer
 from adaptree.cli import app as shared
 from adaptree.cli import options
 from adaptree.cli.app import app
-from adaptree.cli.show import Format, emit, emit_one, out, say
+from adaptree.cli.show import Format, count, emit, emit_one, out, say
 from adaptree.data.events import Event
 
 KIND = "classify or regress. Default: guessed from the file."
@@ -73,8 +73,9 @@ def _progress(event: Event, quiet: bool) -> None:
     """Print a line for each stage, and on a terminal one that counts."""
     if quiet:
         return
-    if event["event"] == "stage":
+    if event["event"] == "note":
+        say(f"{'warning' if event.get('warning') else 'note'}: {event['text']}")
+    elif event["event"] == "stage":
         say(f"{event['tasks']:,} tasks on {event['rows']:,} rows")
     elif event["event"] == "probe" and sys.stderr.isatty():
-        end = "\n" if event["number"] == event["tasks"] else ""
-        print(f"\r{event['number']:,}/{event['tasks']:,}", end=end, file=sys.stderr, flush=True)
+        count(f"{event['number']:,}/{event['tasks']:,}", event["number"] == event["tasks"])

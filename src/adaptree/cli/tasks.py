@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 
 from adaptree.cli import app as shared
 from adaptree.cli.app import app
-from adaptree.cli.show import Format, emit, emit_one, out, say, size
+from adaptree.cli.show import Format, emit, emit_one, page, say, size
 
 TITLES = {
     "task": "task", "kind": "kind", "method": "method", "base": "base", "metric": "metric", "score": "score",
@@ -36,7 +37,7 @@ def list_(
 
 @app.command()
 def history(
-    task: Annotated[str, typer.Argument(help="A task's name.")],
+    task: Annotated[str, shared.task_argument("A task's name.")],
     store: shared.StoreOption = None,
     form: shared.FormatOption = Format.table,
     quiet: shared.Quiet = False,
@@ -50,34 +51,32 @@ def history(
 
 @app.command()
 def show(
-    task: Annotated[str, typer.Argument(help="A task's name, or name@version.")],
+    task: Annotated[str, shared.task_argument("A task's name, or name@version.")],
     store: shared.StoreOption = None,
     form: shared.FormatOption = Format.table,
     quiet: shared.Quiet = False,
     debug: shared.Debug = False,
 ) -> None:
-    """Show a task's card, or with --format json its whole record."""
+    """Show a task's card: laid out on a terminal, Markdown in a pipe, and with --format json its whole record."""
     from adaptree.reports import card
     from adaptree.tasks.record import read_record
     from adaptree.tasks.store import Store
 
     folder = Store(store).path_of(task)
     record = read_record(folder, called=f"{task.partition('@')[0]}@{folder.name}")
-    if form is Format.table:
-        console = out()
-        if console.is_terminal:
-            from rich.markdown import Markdown
-
-            console.print(Markdown(card.write(record).partition("---\n")[2].partition("---\n")[2]))
-        else:
-            print(card.write(record))
-    else:
+    if form is not Format.table:
         emit_one(record.to_json(), form)
+    elif sys.stdout.isatty():
+        page(card.body(record))
+        if figures := sorted(folder.glob("*.svg")):
+            say(f"figures: {'   '.join(map(str, figures))}", quiet)
+    else:
+        page(card.write(record))
 
 
 @app.command()
 def remove(
-    task: Annotated[str, typer.Argument(help="A task's name (all versions), or name@version.")],
+    task: Annotated[str, shared.task_argument("A task's name (all versions), or name@version.")],
     force: Annotated[bool, typer.Option("--force", help="Remove it even if other tasks are made of it.")] = False,
     store: shared.StoreOption = None,
     quiet: shared.Quiet = False,

@@ -24,7 +24,7 @@ def train(
     data: Annotated[
         list[str],
         typer.Argument(
-            help="csv, tsv, jsonl, parquet, txt, conll, SQuAD's json, also .gz or .xz; several with --joint."
+            help="csv, tsv, xlsx, json, parquet, txt, conll, also .gz or .xz; a folder; several with --joint."
         ),
     ],
     size: Annotated[
@@ -33,6 +33,12 @@ def train(
     layers: Annotated[str | None, typer.Option(help="Only these layers: 3-5, 0,2,4 or top:2.")] = None,
     config: Config = None,
     tensorboard: Annotated[Path | None, typer.Option(help="Also write the curves to this folder.")] = None,
+    wandb: Annotated[
+        str | None, typer.Option(metavar="PROJECT", help="Also log the run to this project of Weights & Biases.")
+    ] = None,
+    mlflow: Annotated[
+        str | None, typer.Option(metavar="URI", help="Also log the run to MLflow: a tracking URI, or a folder.")
+    ] = None,
     store: shared.StoreOption = None,
     form: shared.FormatOption = Format.table,
     quiet: shared.Quiet = False,
@@ -41,6 +47,7 @@ def train(
 ) -> int:
     """Train a task on a file of labelled text."""
     from adaptree import api
+    from adaptree.reports import callbacks
     from adaptree.tasks.store import Store
     from adaptree.training import distributed
     from adaptree.training.run import checkpoint_folder
@@ -53,7 +60,12 @@ def train(
         what = "the temperature is" if "temperature" in wanted else f"{len(data)} files are"
         raise UsageError(f"{what} for training several tasks at once.", hint="Add --joint.")
     quiet = quiet or distributed.rank() > 0
-    listeners = [] if tensorboard is None or distributed.rank() else [runs.tensorboard(tensorboard)]
+    trackers: dict[Any, Any] = {
+        callbacks.tensorboard: tensorboard,
+        callbacks.wandb: wandb,
+        callbacks.mlflow: mlflow,
+    }
+    listeners = [make(to) for make, to in trackers.items() if to is not None and not distributed.rank()]
     folder = checkpoint_folder(wanted["store"], name, joint)
     with runs.stoppable(folder), Progress(quiet, listeners) as progress:
         if joint:
@@ -67,9 +79,9 @@ def train(
     if form is not Format.table:
         emit(results, form) if joint else emit_one(results[0], form)
     elif joint:
-        runs.report_joint(results)
+        runs.report_joint(results, trained[0].task.record)
     else:
-        runs.report(results[0])
+        runs.report(results[0], trained[0].task.record)
     code = runs.finish([bound.task.record for bound in trained], quiet)
     if not code and not quiet and form is Format.table:
         say(f'adaptree predict {results[0]["task"]} "…"      adaptree show {results[0]["task"]}')

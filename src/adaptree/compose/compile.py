@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -43,22 +43,35 @@ class Composition:
     """All tasks that take part."""
 
 
-def compile_(expression: str | Expression, tasks: Tasks, device: str = "cpu") -> Composition:
+Check = Callable[[Task], None]
+"""Called with each task before its weights are used; it raises an error if the task cannot be."""
+
+
+def compile_(
+    expression: str | Expression, tasks: Tasks, device: str = "cpu", check: Check = lambda task: None
+) -> Composition:
     """Compile an expression that has one prediction for each input."""
-    return _Compiler(tasks, device).read(parse(expression), bare=False)
+    return _Compiler(tasks, device, check).read(parse(expression), bare=False)
 
 
-def of_task(task: Task, *, on: Sequence[Task] | None = None, device: str = "cpu") -> Composition:
+def of_task(
+    task: Task, *, on: Sequence[Task] | None = None, device: str = "cpu", check: Check = lambda task: None
+) -> Composition:
     """Return a task on top of what it was trained on, or of the tasks in `on`."""
-    return _Compiler({}, device).of_task(task, Name(task.record.name), on)
+    return _Compiler({}, device, check).of_task(task, Name(task.record.name), on)
 
 
 def own(task: Task, device: str = "cpu") -> tuple[Method, Params]:
     """Return a task's method and weights; the method of a fused task includes the adapters that it attends over."""
+    return method_of(task, device), {name: tensor.to(device) for name, tensor in task.weights.items()}
+
+
+def method_of(task: Task, device: str = "cpu") -> Method:
+    """Return a task's method, with the adapters that a fused task attends over."""
     method = parse_method(task.record.method)
     if fuses := task.record.extra.get(FUSES):
-        method = method.over([own(_part(task, name), device) for name in parse(fuses).names])
-    return method, {name: tensor.to(device) for name, tensor in task.weights.items()}
+        return method.over([own(_part(task, name), device) for name in parse(fuses).names])
+    return method
 
 
 def _part(task: Task, name: str) -> Task:
@@ -72,8 +85,8 @@ def _part(task: Task, name: str) -> Task:
 class _Compiler:
     """Compiles expressions over some tasks, whose weights it puts on a device."""
 
-    def __init__(self, tasks: Tasks, device: str) -> None:
-        self.tasks, self.device = tasks, device
+    def __init__(self, tasks: Tasks, device: str, check: Check) -> None:
+        self.tasks, self.device, self.check = tasks, device, check
 
     def read(self, expression: Expression, bare: bool) -> Composition:
         """Compile an expression; `bare` leaves out what a task was trained on, because a stack names what is below."""
@@ -105,12 +118,17 @@ class _Compiler:
         """Compile a task on top of the tasks in `on`; None: on what it was trained on."""
         trained_on = task.record.extra.get(ON)
         if on is None and trained_on:
-            below = _Compiler(_PartsOf(task), self.device).read(parse(trained_on), bare=True)
+            below = _Compiler(_PartsOf(task), self.device, self.check).read(parse(trained_on), bare=True)
         else:
+            for each in on or ():
+                self.check(each)
             lower = [own(each, self.device) for each in on or ()]
             below = Composition(expression, lower, None, {}, tuple(on or ()))
+        family = tuple(_family(task))
+        for each in reversed(family):
+            self.check(each)
         mine = own(task, self.device)
-        return Composition(expression, [*below.parts, mine], task, mine[1], (*below.tasks, *_family(task)))
+        return Composition(expression, [*below.parts, mine], task, mine[1], (*below.tasks, *family))
 
     def _find(self, reference: str) -> Task:
         try:

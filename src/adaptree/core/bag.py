@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +15,10 @@ from numpy.typing import NDArray
 Text = str | Sequence[str]
 """One text, or a pair of them."""
 CHARACTERS = 2_000  # about what a base reads of a text
+BETWEEN = " ||| "
+"""What stands between the two texts of a pair."""
+WORD = re.compile(r"(?u)\b\w\w+\b")
+"""What scikit-learn takes for a word."""
 FEATURES = 200_000
 COEFFICIENTS = 400_000  # the solver holds some 25 times this many numbers
 
@@ -29,9 +35,41 @@ class Bag:
 
     def scores(self, texts: Sequence[Text]) -> NDArray[np.float64]:
         """Return the scores of texts, (texts, classes)."""
+        return np.asarray(self._vectors(texts) @ self.coefficients.T + self.intercept)
+
+    def contributions(self, text: Text) -> list[tuple[int, int, int, NDArray[np.float64]]]:
+        """Return what each word adds to the scores: the number of its text, characters from and to, and (classes,).
+
+        They sum to the scores without the intercept. A run of several words is shared out among them evenly.
+        """
+        parts = [text] if isinstance(text, str) else list(text)
+        whole = _joined(text)
+        words = _words(whole)
+        (row,) = self._vectors([text])
+        weights = dict(zip(row.indices.tolist(), row.data.tolist(), strict=True))
+        place = {run: i for i, run in enumerate(self.words)}
+        runs = [
+            (place[run], range(i, i + n))
+            for n in range(1, self.ngrams + 1)
+            for i in range(len(words) - n + 1)
+            if (run := " ".join(word for word, _, _ in words[i : i + n])) in place
+        ]
+        often = Counter(number for number, _ in runs)
+        found = np.zeros((len(words), len(self.intercept)))
+        for number, at in runs:
+            found[list(at)] += self.coefficients[:, number] * weights[number] / often[number] / len(at)
+        begins = np.cumsum([0] + [len(part[:CHARACTERS]) + len(BETWEEN) for part in parts])
+        numbers = (np.searchsorted(begins, [start for _, start, _ in words], side="right") - 1).tolist()
+        return [
+            (number, start - int(begins[number]), end - int(begins[number]), each)
+            for number, (_, start, end), each in zip(numbers, words, found, strict=True)
+        ]
+
+    def _vectors(self, texts: Sequence[Text]) -> Any:
+        """Return the TF-IDF weights of texts, (texts, words), as a sparse matrix."""
         vectoriser = _vectoriser(self.ngrams, vocabulary=self.words)
         vectoriser.idf_ = self.idf
-        return np.asarray(vectoriser.transform(map(_joined, texts)) @ self.coefficients.T + self.intercept)
+        return vectoriser.transform(map(_joined, texts))
 
 
 def fit(texts: Sequence[Text], targets: Sequence[Any], classes: int, *, c: float = 10.0, ngrams: int = 2) -> Bag | None:
@@ -73,4 +111,14 @@ def _vectoriser(ngrams: int, **options: Any) -> Any:
 def _joined(text: Text) -> str:
     if isinstance(text, str):
         return text[:CHARACTERS]
-    return " ||| ".join(part[:CHARACTERS] for part in text)
+    return BETWEEN.join(part[:CHARACTERS] for part in text)
+
+
+def _words(text: str) -> list[tuple[str, int, int]]:
+    """Return the words that the vectoriser sees in a text, in lower case, and the characters of each."""
+    lowered = text.lower()
+    at = range(len(text) + 1)
+    if len(lowered) != len(text):  # some letters are longer in lower case
+        ends = np.cumsum([0] + [len(letter.lower()) for letter in text])
+        at = np.searchsorted(ends, np.arange(len(lowered) + 1), side="left").tolist()
+    return [(match[0], at[match.start()], at[match.end()]) for match in WORD.finditer(lowered)]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adaptree.data.encode import Encoding
+from adaptree.errors import UsageError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,7 +31,12 @@ def canonical(length: int) -> int:
 
 
 def group(lengths: Sequence[int], batch_size: int) -> list[np.ndarray[Any, Any]]:
-    """Return positions in batches of one canonical length, in their given order within a length."""
+    """Return positions in batches of one canonical length, in their given order within a length.
+
+    Raise UsageError unless `batch_size` is a whole number of at least 1: every batch is made here.
+    """
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
+        raise UsageError(f"batch_size must be a whole number of at least 1, not {batch_size!r}.", hint="batch_size=64")
     sizes = np.array([canonical(n) for n in lengths])
     out = []
     for size in np.unique(sizes):

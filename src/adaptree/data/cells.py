@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
-
-import numpy as np
 
 from adaptree.errors import DataError
 
@@ -20,12 +19,29 @@ def as_text(value: Any, number: int, column: str, name: str) -> str:
         return value
     if is_absent(value):
         return ""
+    import numpy as np  # only here: the command line completes words without it
+
     if isinstance(value, int | float | np.generic):
         return str(value)
     raise DataError(
         f"row {number} of '{name}': column '{column}' holds a {type(value).__name__}, not a text.",
         hint="Choose another column with --text COL or --text-pair COL.",
     )
+
+
+def as_weight(value: Any, number: int, column: str, name: str) -> float:
+    """Return a cell as a row's weight; raise DataError, with row and file, unless it is a number of at least 0."""
+    try:
+        weight = float(value)
+    except (TypeError, ValueError):
+        weight = math.nan
+    if not 0 <= weight < math.inf:
+        shown = "nothing" if is_absent(value) or not str(value).strip() else f"'{str(value)[:60]}'"
+        raise DataError(
+            f"row {number} of '{name}': column '{column}' holds {shown}, and a weight is a number of at least 0.",
+            hint="Correct the row, or choose another column with --weight COL.",
+        )
+    return weight
 
 
 def as_list(value: Any) -> list[Any] | None:

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptree.data.columns import listed
 from adaptree.data.dataset import Dataset
 from adaptree.data.events import Listener, note
+from adaptree.data.labels import in_words, variants
 from adaptree.data.split import among, overlap, split
 from adaptree.errors import DataError
 
@@ -42,7 +44,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Lengths:
-    """Lengths in tokens of `measured` rows; `longer` of those would be cut at `max_length`."""
+    """Lengths in tokens of `measured` rows; `longer` of those are longer than `max_length`."""
 
     measured: int
     mean: float
@@ -52,6 +54,8 @@ class Lengths:
     max_length: int | None
     longer: int
     longer_percent: float
+    windowed: bool = False
+    """Whether the longer ones are read whole, in windows."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,7 @@ class Report:
     rows: int
     left_out: dict[str, int]
     columns: dict[str, str | None]
+    unused: list[str]
     kind: str
     why: str
     balance: tuple[Share, ...] | None
@@ -97,8 +102,13 @@ def check(
     max_length: int | None = None,
     seed: int = 0,
     sample: int = 20_000,
+    windowed: bool = False,
+    can_window: bool = False,
 ) -> Report:
-    """Report on a dataset as training would see it; `lengths` counts tokens, `limit` is the base's longest input."""
+    """Report on a dataset as training would see it; `lengths` counts tokens, `limit` is the base's longest input.
+
+    `windowed`: longer inputs are read whole; `can_window`: they would be with --windows.
+    """
     problems: list[str] = []
     if validation is not None:
         leakage, train_rows, validation_rows = overlap(dataset, validation), len(dataset), len(validation)
@@ -111,9 +121,11 @@ def check(
             problems.append(str(error))
     balance = _balance(dataset) if dataset.labels else None
     cut = min((n for n in (limit, max_length) if n is not None), default=None)
-    measured = _lengths(dataset, lengths, cut, sample) if lengths is not None else None
+    measured = _lengths(dataset, lengths, cut, sample, windowed) if lengths is not None else None
     duplicates, conflicts, examples = _repeats(dataset)
+    problems += about_columns(dataset)
     problems += _about_rows(dataset, duplicates)
+    problems += about_spellings(dataset)
     problems += _about_labels(balance, dataset) if balance and dataset.form.labels_of == "rows" else []
     if conflicts:
         problems.append(
@@ -125,12 +137,13 @@ def check(
             f"{_many(leakage, 'validation row has', 'validation rows have')} a text that is also trained on: the score "
             f"would be too good. Remove them from one of the files."
         )
-    problems += _about_lengths(measured, limit, max_length)
+    problems += _about_lengths(measured, limit, max_length, can_window)
     return Report(
         name=dataset.name,
         rows=len(dataset),
         left_out=dict(dataset.left_out),
         columns=dataset.columns,
+        unused=dataset.unused,
         kind=dataset.kind,
         why=dataset.why,
         balance=balance,
@@ -147,7 +160,9 @@ def check(
 
 
 def send_notes(train: Dataset, validation: Dataset | None, test: Dataset | None, on_event: Listener) -> None:
-    """Send notes on texts that validation or test share with the training data, and on rows that are left out."""
+    """Send notes on what `check` would find: columns, labels and rows that are not used, and shared texts."""
+    note_columns(train, on_event)
+    note_spellings(train, on_event)
     parts = {"validation": validation, "test": test}
     others = {part: dataset for part, dataset in parts.items() if dataset is not None}
     for part, dataset in others.items():
@@ -157,6 +172,49 @@ def send_notes(train: Dataset, validation: Dataset | None, test: Dataset | None,
         for why, count in dataset.left_out.items():
             if count:
                 note(on_event, f"{dataset.name}: {count:,} rows {why} are left out.")
+        for text in _about_blanks(dataset):
+            note(on_event, f"{dataset.name}: {text}")
+
+
+def note_columns(dataset: Dataset, on_event: Listener) -> None:
+    """Send a note that names the columns which are not read, and a warning for each of them that holds texts."""
+    if dataset.unused:
+        note(on_event, f"not read in '{dataset.name}': {listed(dataset.unused)}.")
+    for text in about_columns(dataset):
+        note(on_event, text, warning=True)
+
+
+def note_spellings(dataset: Dataset, on_event: Listener) -> None:
+    """Send a warning on labels that are spelled in several ways, and notes on those that were merged."""
+    for text in about_spellings(dataset):
+        note(on_event, text, warning=True)
+    for label, spellings in (dataset.merged or {}).items():
+        note(on_event, f"merged as '{label}': {in_words(spellings)}.")
+
+
+def about_columns(dataset: Dataset) -> list[str]:
+    """Return a sentence for each column of texts that is not read, with the options that settle it."""
+    first, *second = (dataset.columns.get(part) for part in dataset.form.input_columns[:2])
+    alone = f"If it does not matter, say so: --text '{first}'"
+    found = []
+    for name in dataset.unused_texts:
+        if second and second[0] is None:
+            settle = f"To read it too: --text '{first}' --text-pair '{name}'. {alone}."
+        else:
+            beside = f" --text-pair '{second[0]}'" if second else ""
+            settle = f"{alone}{beside}; else put it into the same column."
+        found.append(f"'{name}' holds texts and is not read: it may be a part of the input. {settle}")
+    return found
+
+
+def about_spellings(dataset: Dataset) -> list[str]:
+    """Return a sentence on labels that differ only in case, blanks or the like; they count as different ones."""
+    found = variants(dataset.counts())
+    if not found:
+        return []
+    shown = "; ".join(in_words(spellings) for spellings in found[:5]) + ("; …" if len(found) > 5 else "")
+    remedy = "Use --merge-labels" if dataset.form.merges_labels else "Write each in one way"
+    return [f"Labels that may be the same are spelled in several ways: {shown}. {remedy} if they are."]
 
 
 def _balance(dataset: Dataset) -> tuple[Share, ...]:
@@ -173,11 +231,16 @@ def _spread(targets: NDArray[Any]) -> Spread:
     return Spread(float(targets.min()), float(mean), float(targets.max()), float(std))
 
 
-def _lengths(dataset: Dataset, count: Callable[[list[Any]], Sequence[int]], cut: int | None, sample: int) -> Lengths:
+def _lengths(
+    dataset: Dataset, count: Callable[[list[Any]], Sequence[int]], cut: int | None, sample: int, windowed: bool
+) -> Lengths:
     chosen = np.unique(
         np.linspace(0, len(dataset) - 1, min(sample, len(dataset))).astype(np.int64)
     )  # spread over the file
-    pieces = [count(list(dataset.texts(chosen[at : at + BATCH]))) for at in range(0, len(chosen), BATCH)]
+    pieces = [
+        count([dataset.form.measured(given) for given in dataset.inputs(chosen[at : at + BATCH])])
+        for at in range(0, len(chosen), BATCH)
+    ]
     found: NDArray[np.int64] = np.concatenate([np.asarray(piece, dtype=np.int64) for piece in pieces])
     longer = int((found > cut).sum()) if cut is not None else 0
     return Lengths(
@@ -189,6 +252,7 @@ def _lengths(dataset: Dataset, count: Callable[[list[Any]], Sequence[int]], cut:
         max_length=cut,
         longer=longer,
         longer_percent=round(100 * longer / len(found), 2),
+        windowed=windowed,
     )
 
 
@@ -218,6 +282,14 @@ def _conflict(dataset: Dataset, values: NDArray[Any], row: int) -> Conflict:
     return Conflict(first[:SHOWN], pair, labels)
 
 
+def _about_blanks(dataset: Dataset) -> list[str]:
+    return [
+        f"{_many(count, 'row has', 'rows have')} nothing in '{column}', and a text in another column. Fill it in, or "
+        f"remove the rows."
+        for column, count in dataset.blank.items()
+    ]
+
+
 def _many(count: int, one: str, several: str) -> str:
     return f"{count:,} {one if count == 1 else several}"
 
@@ -229,6 +301,7 @@ def _about_rows(dataset: Dataset, duplicates: int) -> list[str]:
             problems.append(
                 f"{_many(count, 'row is', 'rows are')} {reason} and will be left out. Fill them in or ignore this."
             )
+    problems += _about_blanks(dataset)
     if len(dataset) < FEW_ROWS:
         problems.append(
             f"There are only {_many(len(dataset), 'row', 'rows')}: scores will be rough guesses. Add rows; a few "
@@ -256,18 +329,19 @@ def _about_labels(balance: Sequence[Share], dataset: Dataset) -> list[str]:
         listed = ", ".join(f"'{share.label}' ({share.rows})" for share in few[:5]) + (", …" if len(few) > 5 else "")
         problems.append(
             f"{_many(len(few), 'label has', 'labels have')} fewer than {FEW_PER_LABEL} rows: {listed}. Too few to "
-            f"learn or to score. Add rows, or merge labels."
+            f"score, and hardly enough to learn. Add rows, or give several of them one name."
         )
     return problems
 
 
-def _about_lengths(found: Lengths | None, limit: int | None, max_length: int | None) -> list[str]:
-    if found is None or not found.longer:
+def _about_lengths(found: Lengths | None, limit: int | None, max_length: int | None, can_window: bool) -> list[str]:
+    if found is None or not found.longer or found.windowed:
         return []
     ruled = limit is not None and found.max_length == limit
     cause = f"the base's limit of {limit}" if ruled else f"--max-length {max_length}"
-    remedy = "Shorten the texts or split them up." if ruled else "Raise it, or shorten the texts."
+    ways = ["" if ruled else "raise it", "read them whole with --windows" if can_window else "", "shorten the texts"]
+    remedy = ", or ".join(way for way in ways if way).capitalize()
     return [
         f"{found.longer:,} of {found.measured:,} measured rows ({found.longer_percent} %) are longer than {cause} word "
-        f"pieces: their ends will not be seen. {remedy}"
+        f"pieces: their ends will not be seen. {remedy}."
     ]

@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptree.data.buffer import Buffer
+from adaptree.data.cells import as_weight
 from adaptree.data.columns import listed
 from adaptree.data.form import Form
+from adaptree.data.labels import merged_names, variants
 from adaptree.data.read import Row
 from adaptree.data.target_column import TargetColumn
 from adaptree.errors import DataError
@@ -23,7 +25,9 @@ from adaptree.errors import DataError
 if TYPE_CHECKING:
     from adaptree.tasks.record import Record
 
-TEXT, LABEL = "without text", "without label"
+TEXT, LABEL, WEIGHT = "without text", "without label", "of weight 0"
+MERGED = "merged_labels"
+"""In what a task's record says of its data: by label, the spellings merged in it; only with --merge-labels."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +39,14 @@ class Schema:
     kind: str
     columns: Mapping[str, Any]
     labels: tuple[Any, ...] = ()
+    merged: bool = False
+    """Whether labels are known in any case and with any blanks (--merge-labels)."""
 
     @classmethod
     def of_task(cls, record: Record) -> Schema:
         """Return what a file must look like for a task to be evaluated on it."""
-        return cls(f"the task {record.name}", record.kind, record.columns, tuple(record.labels))
+        merged = record.data.get(MERGED) is not None
+        return cls(f"the task {record.name}", record.kind, record.columns, tuple(record.labels), merged)
 
 
 class Target(Protocol):
@@ -63,6 +70,8 @@ class Dataset:
     def __init__(
         self, name: str, kind: str, why: str, form: Form, *, labels: tuple[Any, ...], values: NDArray[Any] | None,
         buffer: Buffer, digest: str, counts: dict[str, int], unknown: dict[str, int], skipped: Mapping[str, array[int]],
+        blank: dict[str, int], names: Mapping[str, str] | None, merged: dict[str, dict[str, int]] | None,
+        weight: str | None = None, weights: NDArray[np.float32] | None = None,
     ) -> None:  # fmt: skip
         self.name = name
         self.kind = kind
@@ -73,11 +82,24 @@ class Dataset:
         self.digest = digest
         self.unknown = unknown
         """Labels that the task does not know, with their counts; in `values` they are behind the last label."""
+        self.weight = weight
+        """The column that the weights were read from."""
+        self.weights = weights
+        """How much each example counts in the training loss, 1 on average; None where all count the same."""
         self.left_out = {why: len(rows) for why, rows in skipped.items()}
         """How many rows of the file are no examples, by the reason."""
+        self.blank = blank
+        """By column, how many examples have nothing in it but a text in another."""
+        self.merged = merged
+        """By label, how often each of the spellings occurs that were merged in it; None where none are merged."""
+        self.unused: list[str] = []
+        """The file's columns that are not read."""
+        self.unused_texts: list[str] = []
+        """Those of them that hold sentences, unless the user named the texts to read."""
         self.keys: NDArray[np.uint64] = np.frombuffer(buffer.keys, dtype=np.uint64)
         """Equal for examples with the same input."""
         self._counts = counts
+        self._names = names or {}
         self._skipped = np.sort(np.concatenate([np.asarray(rows, dtype=np.int64) for rows in skipped.values()]))
         self._bytes = buffer.finish()
         self._starts: NDArray[np.uint64] = np.frombuffer(buffer.starts, dtype=np.uint64)
@@ -94,7 +116,7 @@ class Dataset:
     @property
     def schema(self) -> Schema:
         """The kind, columns and labels that a second file must have."""
-        return Schema(self.name, self.kind, self.columns, self.labels)
+        return Schema(self.name, self.kind, self.columns, self.labels, self.merged is not None)
 
     @property
     def rows(self) -> NDArray[np.int64]:
@@ -113,7 +135,8 @@ class Dataset:
         """Return some examples' targets: an array of `values`, or a list of what the kind's files hold."""
         if self.values is not None:
             return self.values[np.asarray(indices, dtype=np.int64)]
-        return [json.loads(self._part(i, 1)) for i in indices]
+        found = [json.loads(self._part(i, 1)) for i in indices]
+        return [self.form.renamed(target, self._names) for target in found] if self._names else found
 
     def texts(self, indices: Iterable[int]) -> list[Any]:
         """Return some examples' inputs as plain texts or pairs of texts."""
@@ -154,27 +177,39 @@ class Dataset:
 
 def build(
     name: str, form: Form, kinds: Sequence[Target], stream: Iterator[Row], *, sample: Sequence[Mapping[str, Any]] = (),
-    schema: Schema | None = None, unknown: bool = False,
+    schema: Schema | None = None, unknown: bool = False, merge: bool = False, weight: str | None = None,
 ) -> Dataset:  # fmt: skip
     """Read all rows of a stream, in one pass, as a form reads them.
 
     Of several `kinds` that have this form, the one is taken that fits the labels; `sample` are the first rows. With
-    `unknown`, labels that the schema does not have are counted and not refused.
+    `unknown`, labels that the schema does not have are counted and not refused. With `merge`, spellings of a label that
+    differ only in case, blanks or the like are one. `weight` is the column with the rows' weights; a row of weight 0 is
+    left out.
     """
+    merge = merge or (schema is not None and schema.merged)
     column = None
     if form.one_value:
         first = [row.get(str(form.columns["label"])) for row in sample]
         numeric = [kind.numeric for kind in kinds]
         column = TargetColumn(
-            name, first, as_labels=not all(numeric), as_numbers=any(numeric), schema=schema, unknown=unknown
-        )
+            name, first, as_labels=not all(numeric), as_numbers=any(numeric), schema=schema, unknown=unknown,
+            merge=merge,
+        )  # fmt: skip
     buffer, digest = Buffer(), sha256()
     skipped = {TEXT: array("q"), LABEL: array("q")}
+    weights = array("d")
+    if weight is not None:
+        skipped[WEIGHT] = array("q")
     counts: Counter[str] = Counter()
+    blank: Counter[str] = Counter()
     for ordinal, (number, row) in enumerate(stream):
         given = form.input(row, number, name)
         if given is None:
             skipped[TEXT].append(ordinal)
+            continue
+        heavy = 1.0 if weight is None else as_weight(row.get(weight), number, weight, name)
+        if not heavy:
+            skipped[WEIGHT].append(ordinal)
             continue
         target = form.target(row, given, number, name)
         if column is not None:
@@ -184,20 +219,51 @@ def build(
             continue
         if column is None:
             counts.update(form.labels(target))
+        if empty := form.blank_columns(given):
+            blank.update(empty)
         parts = form.pack(given, target)
         key = blake2b(form.key(given).encode(errors="replace"), digest_size=8).digest()
         buffer.add(parts[0], parts[1], int.from_bytes(key, "little"))
         digest.update(b" ".join([b"%d" % len(part) for part in parts]) + b"\n" + b"".join(parts))
+        if weight is not None:
+            weights.append(heavy)
     if not buffer.keys:
         raise _nothing(name, form, kinds)
+    names, merged = None, None
+    if merge and column is None:
+        names = merged_names(counts, () if schema is None else schema.labels)
+        merged = {next(iter(spellings)): spellings for spellings in variants(counts)}
+        counts = _renamed(counts, names)
+    if weight is not None:
+        digest.update(weights.tobytes())
     kind, why, labels, values = _targets(column, kinds, form, schema, counts)
+    if merge and column is not None:
+        merged = column.merged
+    if merged and schema is None:
+        digest.update(b"merged labels")  # the same rows, but other targets
     strange = dict(column.unknown or {}) if column is not None else {
         label: count for label, count in counts.items() if label not in set(labels)
     }  # fmt: skip
     return Dataset(
         name, kind, why, form, labels=labels, values=values, buffer=buffer, digest=digest.hexdigest(),
-        counts=dict(counts), unknown=strange, skipped=skipped,
+        counts=dict(counts), unknown=strange, skipped=skipped, blank=dict(blank), names=names, merged=merged,
+        weight=weight, weights=_mean_of_one(weights) if weight is not None else None,
     )  # fmt: skip
+
+
+def _renamed(counts: Mapping[str, int], names: Mapping[str, str]) -> Counter[str]:
+    """Return the counts of labels under other names."""
+    found: Counter[str] = Counter()
+    for label, count in counts.items():
+        found[names[label]] += count
+    return found
+
+
+def _mean_of_one(weights: array[float]) -> NDArray[np.float32]:
+    """Return weights scaled to a mean of 1: only their ratios count."""
+    found = np.frombuffer(weights, dtype=np.float64)
+    scaled: NDArray[np.float32] = (found / found.mean()).astype(np.float32)
+    return scaled
 
 
 def _targets(

@@ -37,6 +37,16 @@ class Pieces(NamedTuple):
     """(pieces, 2): the characters that each stands for, from and to."""
 
 
+class Layout(NamedTuple):
+    """The texts of an input, and what each token of its rows stands for."""
+
+    texts: list[str]
+    rows: list[np.ndarray[Any, Any]]
+    """For each row (tokens, 3): the number of a text, and its characters from and to; -1 for a special token."""
+    words: list[list[tuple[int, int]]] | None = None
+    """The characters of each text's words, where the input says which they are."""
+
+
 class Frame(NamedTuple):
     """The special tokens around a text, or before, between and after the two of a pair."""
 
@@ -84,8 +94,11 @@ class Encoder:
                 f"the folder '{folder.name}' has no tokenizer that can be read: {first.rstrip('.')}.",
                 hint="Save one beside the model: tokenizer.save_pretrained(folder).",
             ) from error
-        types = int(config.get("type_vocab_size") or 0) > 1
-        return cls(tokenizer, pad_id=int(config.get("pad_token_id") or 0), types=types)
+        types, pad = (config.get(key) or 0 for key in ("type_vocab_size", "pad_token_id"))
+        if not isinstance(types, int) or not isinstance(pad, int):
+            raise BaseError(f"the config.json in '{folder.name}' is damaged: its pad_token_id or type_vocab_size.",
+                            hint="Fetch the model again.")  # fmt: skip
+        return cls(tokenizer, pad_id=max(0, pad), types=types > 1)
 
     def encode(self, texts: Sequence[Text], max_length: int) -> list[Encoding]:
         """Return ids of at most `max_length` tokens, special ones included; the longer text of a pair is cut first."""
@@ -104,6 +117,17 @@ class Encoder:
             )
             rows.append(Encoding(ids, types, bool(encoding.overflowing) or longer))
         return rows
+
+    def places(self, text: Text, max_length: int) -> np.ndarray[Any, Any]:
+        """Return what each token of an encoded text or pair stands for, as a row of `Layout`."""
+        with self._setting:
+            self._tokenizer.enable_truncation(max_length)
+            (encoding,) = self._tokenizer.encode_batch([_cut(text, 64 * max_length + 1024)])
+        found = [
+            (-1, 0, 0) if of is None else (of, *span)
+            for of, span in zip(encoding.sequence_ids, encoding.offsets, strict=True)
+        ]
+        return np.array(found or [(-1, 0, 0)], dtype=np.int64)
 
     @property
     def unknown_id(self) -> int:
@@ -178,9 +202,25 @@ class Encoder:
                 types[len(frame.before) + len(first) + len(frame.between) :] = frame.second
         return Encoding(ids, types, False, at)
 
+    def row_places(
+        self, first: np.ndarray[Any, Any], second: np.ndarray[Any, Any] | None = None
+    ) -> np.ndarray[Any, Any]:
+        """Return what each token of a `row` stands for, given that of its texts' tokens, (tokens, 3) each."""
+        frame = self.frame(pair=second is not None)
+        parts = [_special(frame.before), first]
+        if second is not None:
+            parts += [_special(frame.between), second]
+        whole = np.concatenate([*parts, _special(frame.after)])
+        return whole if len(whole) else _special((self.pad_id,))
+
     @property
     def vocabulary(self) -> int:
         return int(self._tokenizer.get_vocab_size())
+
+    @property
+    def highest_id(self) -> int:
+        """The largest id of a token; ids may have gaps."""
+        return max(self._tokenizer.get_vocab().values(), default=0)
 
     def mask_id(self) -> int:
         """Return the token that stands for a hidden word."""
@@ -201,6 +241,17 @@ class Encoder:
         with self._setting:
             self._tokenizer.no_truncation()
             return [len(encoding.ids) for encoding in self._tokenizer.encode_batch(list(texts))]
+
+
+def spans_of(number: int, spans: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the characters of some tokens, (tokens, 2), with the number of their text before them."""
+    found = np.full((len(spans), 3), number, dtype=np.int64)
+    found[:, 1:] = spans
+    return found
+
+
+def _special(tokens: Sequence[int]) -> np.ndarray[Any, Any]:
+    return np.tile(np.array([[-1, 0, 0]], dtype=np.int64), (len(tokens), 1))
 
 
 def _cut(text: Text, reach: int) -> Text:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 Event = dict[str, Any]
-"""Under "event" what happened: note, reading, start, step, epoch, trial, cell, …; the other keys are its facts."""
+"""Under "event" what happened: note, reading, start, step, epoch, end, failed, …; the other keys are its facts."""
 Listener = Callable[[Event], None]
 
 
@@ -14,6 +14,6 @@ def silent(event: Event) -> None:
     """Ignore an event: the default wherever nobody listens."""
 
 
-def note(listener: Listener, text: str) -> None:
-    """Send a sentence for the user."""
-    listener({"event": "note", "text": text})
+def note(listener: Listener, text: str, *, warning: bool = False) -> None:
+    """Send a sentence for the user, or as a `warning` one that should not be missed."""
+    listener({"event": "note", "text": text, **({"warning": True} if warning else {})})

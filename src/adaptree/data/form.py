@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from adaptree.data.cells import as_text
 from adaptree.data.columns import guess, listed
-from adaptree.errors import DataError, near
+from adaptree.errors import DataError, UsageError, near
 
 if TYPE_CHECKING:
     from adaptree.data.dataset import Schema
@@ -34,6 +34,10 @@ class Form(ABC):
     """What has labels: 'rows', or 'words' where a row has one for each word."""
     many_label_columns: ClassVar[bool] = False
     """Whether --label may name several columns, with commas between them."""
+    has_labels: ClassVar[bool] = True
+    """Whether there is a column of targets for --label to name."""
+    merges_labels: ClassVar[bool] = False
+    """Whether spellings of a label can be merged (`renamed`)."""
     columns: dict[str, str | None]
     """Which columns of the file are read, by their part; kept in a task's record."""
     why: str
@@ -81,9 +85,21 @@ class Form(ABC):
         text = self.text(given)
         return " ".join((text if isinstance(text, str) else "\0".join(text)).split())
 
+    def measured(self, given: Any) -> str | tuple[str, str]:
+        """Return the text or pair whose length in tokens is that of the input's longest row."""
+        return self.text(given)
+
+    def blank_columns(self, given: Any) -> list[str]:
+        """Return the columns that are empty in a row which has a text in another one."""
+        return []
+
     def labels(self, target: Any) -> Iterable[str]:
         """Return the labels in a target; () for kinds without labels."""
         return ()
+
+    def renamed(self, target: Any, names: Mapping[str, str]) -> Any:
+        """Return a target with other names for some of its labels."""
+        return target
 
     def pack(self, given: Any, target: Any) -> tuple[bytes, ...]:
         """Return an example as bytes: the first two parts are kept, all are in the data's digest."""
@@ -91,6 +107,7 @@ class Form(ABC):
 
     def for_prediction(self, first: Row, columns: Mapping[str, str | None], task: str) -> Form:
         """Return this form with inputs from the columns that a user names; `first` is a file's first row."""
+        self._check_pair(columns, task)
         named = {key: columns[word] for key, word in zip(self.input_columns, ("text", "pair"), strict=False)
                  if columns.get(word)}  # fmt: skip
         form = replace(self, columns={**self.columns, **named})
@@ -102,6 +119,14 @@ class Form(ABC):
                 hint=near(missing[0], list(first)) or "--text COL --text-pair COL",
             )
         return form
+
+    def takes_pair(self) -> bool:
+        """Return whether an input has a second text, which --text-pair can name."""
+        return any(self.columns.get(part) for part in self.input_columns[1:2])
+
+    def _check_pair(self, columns: Mapping[str, str | None], task: str) -> None:
+        if columns.get("pair") is not None and not self.takes_pair():
+            raise UsageError(f"the task '{task}' takes one text.", hint="Leave out --text-pair.")
 
     def read(self, row: Row, number: int, name: str) -> Any:
         """Return the input of a row to predict; raise DataError when it has none."""
@@ -133,22 +158,29 @@ class TextForm(Form):
     def text(self, given: Any) -> str | tuple[str, str]:
         return given if isinstance(given, str) else (given[0], given[1])
 
+    def blank_columns(self, given: Any) -> list[str]:
+        if isinstance(given, str):
+            return []
+        parts = zip(self.input_columns, given, strict=True)
+        return [str(self.columns[part]) for part, text in parts if not text.strip()]
+
     def for_prediction(self, first: Row, columns: Mapping[str, str | None], task: str) -> Form:
         """Return this form; where the file lacks the columns that the task was trained on, others are guessed."""
+        self._check_pair(columns, task)
         text, pair = columns.get("text"), columns.get("pair")
         trained = self.columns["text"], self.columns.get("pair")
         if text is None and pair is None and trained[0] in first and (trained[1] is None or trained[1] in first):
             return self
-        found = guess(list(first), [first], text=text, pair=pair, need_label=False)
+        found = guess(list(first), [first], text=text, pair=pair, need_label=False, pairs=trained[1] is not None)
         if trained[1] and not found.pair:
             raise DataError(
                 f"the task '{task}' takes two texts, and one column of text was found ('{found.text}').",
                 hint="--text COL --text-pair COL",
             )
-        return replace(self, columns={**self.columns, "text": found.text, "pair": found.pair if trained[1] else None})
+        return replace(self, columns={**self.columns, "text": found.text, "pair": found.pair})
 
     def read(self, row: Row, number: int, name: str) -> str | tuple[str, str]:
-        return self._texts(row, number, name)  # an empty text has a prediction too
+        return self._texts(row, number, name)  # an empty text has a prediction too, without a label
 
 
 @dataclass(frozen=True)
@@ -157,6 +189,7 @@ class LabelForm(TextForm):
 
     needs: ClassVar[str] = "A text, and a label."
     one_value: ClassVar[bool] = True
+    merges_labels: ClassVar[bool] = True
 
     @classmethod
     def guess(cls, names: Sequence[str], sample: Sequence[Row], columns: Mapping[str, str | None]) -> LabelForm:

@@ -1,8 +1,9 @@
-"""Rows of data that another library holds: pandas and polars frames, Hugging Face datasets."""
+"""Rows of data in memory: dicts of lists, tuples, pandas, polars and pyarrow tables, Hugging Face datasets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ CHUNK = 4096
 
 
 def rows_of(source: Any) -> Iterable[Any]:
-    """Return the rows of a pandas or polars frame or of a dataset; any other iterable is taken for rows."""
+    """Return the rows of a table, a frame, a dataset or a dict of lists; any other iterable is taken for rows."""
     package = type(source).__module__.partition(".")[0]
     if package == "pandas" and hasattr(source, "iloc") and hasattr(source, "columns"):
         return _pandas(source)
@@ -23,9 +24,42 @@ def rows_of(source: Any) -> Iterable[Any]:
         return frame.iter_rows(named=True)  # type: ignore[no-any-return]
     if package == "datasets":
         return _dataset(source)
+    if package == "pyarrow":
+        return _arrow(source)
     if isinstance(source, Mapping):
-        raise DataError("the data is one dict, not rows.", hint='Give a list of rows: [{"text": "…", "label": "…"}].')
+        return _lists(source)
     return source  # type: ignore[no-any-return]
+
+
+def named(row: tuple[Any, ...]) -> Any:
+    """Return a tuple (text, label) or (text, text_pair, label) as a row; any other as it is."""
+    fields = getattr(row, "_fields", None) or {2: ("text", "label"), 3: ("text", "text_pair", "label")}.get(len(row))
+    return dict(zip(fields, row, strict=True)) if fields else row
+
+
+def _lists(columns: Mapping[Any, Any]) -> Iterator[dict[str, Any]]:
+    """Return the rows of a dict with a list for each column."""
+    if not columns or any(isinstance(v, str | bytes | Mapping) or not isinstance(v, Sized) for v in columns.values()):
+        raise DataError(
+            "the data is one dict, and not of lists.",
+            hint='Give a list of rows, [{"text": "…", "label": "…"}], or a dict of lists, {"text": […], "label": […]}.',
+        )
+    lengths = {str(name): len(values) for name, values in columns.items()}
+    if len(set(lengths.values())) > 1:
+        shown = ", ".join(f"'{name}' has {length:,}" for name, length in list(lengths.items())[:8])
+        raise DataError(f"the lists of the dict are not equally long: {shown}.", hint="Give a value for each row.")
+    return (dict(zip(lengths, values, strict=True)) for values in zip(*columns.values(), strict=True))
+
+
+def _arrow(table: Any) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a pyarrow Table, RecordBatch or RecordBatchReader, some at a time."""
+    names = table.schema.names
+    if len(set(names)) < len(names):
+        raise DataError("two columns of the table have one name.", hint="Rename one of them.")
+    whole = [table] if hasattr(table, "to_pylist") else table  # a reader is its batches
+    for batch in table.to_batches() if hasattr(table, "to_batches") else whole:
+        for start in range(0, len(batch), CHUNK):
+            yield from batch.slice(start, CHUNK).to_pylist()
 
 
 def _pandas(frame: Any) -> Iterator[dict[str, Any]]:
@@ -43,9 +77,6 @@ def _pandas(frame: Any) -> Iterator[dict[str, Any]]:
 
 def _dataset(dataset: Any) -> Iterator[dict[str, Any]]:
     """Yield the rows of a Hugging Face dataset, with names in the place of class numbers."""
-    if isinstance(dataset, Mapping):  # its parts: train, validation, test
-        listed = ", ".join(map(str, dataset))
-        raise DataError(f"the dataset has several parts: {listed}.", hint='Give one of them: dataset["train"].')
     features = getattr(dataset, "features", None) or {}
     names = {column: feature for column, feature in features.items() if hasattr(feature, "int2str")}
     parts: dict[str, Any] = {column: getattr(feature, "feature", None) for column, feature in features.items()}
@@ -65,6 +96,20 @@ def is_saved(path: Path) -> bool:
         return any((path / name).is_file() for name in ("dataset_info.json", "dataset_dict.json"))
     except OSError:  # such as a name that is too long: whoever reads it says so
         return False
+
+
+def is_dict_of_parts(source: Any) -> bool:
+    """Return whether this is a Hugging Face DatasetDict."""
+    return isinstance(source, Mapping) and type(source).__module__.partition(".")[0] == "datasets"
+
+
+def saved_parts(path: Path) -> list[str]:
+    """Return the names of the parts that a saved DatasetDict has; [] for any other folder or file."""
+    try:
+        found = json.loads((path / "dataset_dict.json").read_text())["splits"]
+    except (OSError, ValueError, KeyError, TypeError):  # no such file, or one that is not as it should be
+        return []
+    return [str(name) for name in found if (path / str(name)).is_dir()] if isinstance(found, list) else []
 
 
 def from_folder(path: Path) -> Iterator[dict[str, Any]]:

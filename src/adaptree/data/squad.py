@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from adaptree.errors import DataError
@@ -12,8 +12,13 @@ _TYPES: dict[type, str] = {str: "a text", list: "a list", dict: "an object"}
 
 def read_squad(value: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield every question of SQuAD 1.1 or 2.0 with its context and answers, and its number, from 1."""
+    return read_articles(_part(value, "data", list, ""))
+
+
+def read_articles(articles: Iterable[Any]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the questions of SQuAD's articles, which may come one by one."""
     number = 0
-    for article, at in _each(value, "data", ""):
+    for article, at in _objects(articles, "data"):
         for row in [article] if "question" in article else _questions(article, at):
             number += 1
             yield number, row
@@ -31,9 +36,13 @@ def _questions(article: dict[str, Any], at: str) -> Iterator[dict[str, Any]]:
 
 
 def _each(holder: Mapping[str, Any], name: str, at: str) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield the objects in a list, each with its path."""
-    for i, item in enumerate(_part(holder, name, list, at)):
-        here = f"{_joined(at, name)}[{i}]"
+    """Return the objects in a list, each with its path."""
+    return _objects(_part(holder, name, list, at), _joined(at, name))
+
+
+def _objects(items: Iterable[Any], at: str) -> Iterator[tuple[dict[str, Any], str]]:
+    for i, item in enumerate(items):
+        here = f"{at}[{i}]"
         if not isinstance(item, dict):
             raise _broken(f"{here} is not an object")
         yield item, here

@@ -7,15 +7,19 @@ import re
 import unicodedata
 from pathlib import Path
 
+from adaptree.data.excel import split_sheet
 from adaptree.data.read import FORMATS, UNPACK
 
 LONGEST = 64
+PARTS = (".train", ".valid", ".test")
+"""Endings that also say which part of the data a file is; they stay in the name."""
 
 
 def stem(source: object) -> str:
     """Return a name for a task of this file: the file's name without endings, in a-z, 0-9, '_' and '-'."""
-    path = Path(os.fspath(source)) if isinstance(source, str | os.PathLike) else Path("data")
-    while path.suffix.lower() in (*FORMATS, *UNPACK):
+    path, sheet = split_sheet(Path(os.fspath(source)) if isinstance(source, str | os.PathLike) else Path("data"))
+    while path.suffix.lower() in (*FORMATS, *UNPACK) and path.suffix.lower() not in PARTS:
         path = path.with_suffix("")
-    plain = unicodedata.normalize("NFKD", path.name).encode("ascii", "ignore").decode().lower()
+    whole = f"{path.name}-{sheet}" if sheet else path.name
+    plain = unicodedata.normalize("NFKD", whole).encode("ascii", "ignore").decode().lower()
     return re.sub(r"[^a-z0-9_]+", "-", plain).lstrip("_-")[:LONGEST].rstrip("-") or "data"

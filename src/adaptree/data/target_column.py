@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptree.data.labels import merged_names, plain_label, variants
 from adaptree.errors import DataError, near
 
 if TYPE_CHECKING:
@@ -24,12 +25,13 @@ class TargetColumn:
     """Collects the values of a label column; at the end they can be had as labels or as numbers.
 
     Every distinct spelling gets a code, until there are too many for classes; numbers are kept beside the codes.
-    `as_labels` and `as_numbers` say which of the two may be asked for.
+    `as_labels` and `as_numbers` say which of the two may be asked for. With `merge`, labels that differ only in case,
+    blanks or the like are one.
     """
 
     def __init__(
         self, name: str, sample: Sequence[Any], *, as_labels: bool, as_numbers: bool, schema: Schema | None = None,
-        unknown: bool = False,
+        unknown: bool = False, merge: bool = False,
     ) -> None:  # fmt: skip
         self.name = name
         self.as_labels, self.as_numbers = as_labels, as_numbers
@@ -39,6 +41,10 @@ class TargetColumn:
         self._nan_is_absent = names or not as_numbers
         known = schema.labels if schema is not None else ()
         self._codes: dict[str, int] = {str(label): i for i, label in enumerate(known)}
+        self._merge = merge
+        self._by_plain = {plain_label(label): str(label) for label in reversed(known)} if merge else {}
+        self.merged: dict[str, dict[str, int]] = {}
+        """By label, how often each of the spellings occurs that were merged in it; filled by `labels`."""
         self._numbers: list[float] = [math.nan] * len(self._codes)
         self._code, self._value = array("i"), array("f")
         self._all_integers = True
@@ -55,7 +61,7 @@ class TargetColumn:
     @property
     def distinct(self) -> int:
         """How many different labels there are, counted up to MOST_LABELS."""
-        return len(self._codes)
+        return len({plain_label(label) for label in self._codes}) if self._merge else len(self._codes)
 
     @property
     def count(self) -> str:
@@ -69,6 +75,8 @@ class TargetColumn:
         spelling = self._spell(value, number)
         if spelling is None:
             return None
+        if self._by_plain and spelling not in self._codes:
+            spelling = self._by_plain.get(plain_label(spelling), spelling)
         if type(value) is not int:
             self._all_integers = False
         code = self._codes.get(spelling)
@@ -137,18 +145,26 @@ class TargetColumn:
         codes: NDArray[np.int32] = np.frombuffer(self._code, dtype=np.int32)
         if self._schema is not None:
             return tuple(self._schema.labels), codes
-        count = len(self._codes)
-        if count == 1:
-            only = next(iter(self._codes))
-            raise DataError(f"'{self.name}' has only one label, '{only}'.", hint="Two or more are needed.")
-        if len(codes) >= 10 and count > 0.8 * len(codes):
-            raise self._too_many(f"{count} different labels in {len(codes)} rows")
-        order = sorted(self._codes)
+        names = self._names(codes)
+        order = sorted(set(names.values()))
+        if len(order) == 1:
+            raise DataError(f"'{self.name}' has only one label, '{order[0]}'.", hint="Two or more are needed.")
+        if len(codes) >= 10 and len(order) > 0.8 * len(codes):
+            raise self._too_many(f"{len(order)} different labels in {len(codes)} rows")
         if self.all_numbers and self._not_finite is None:
             order.sort(key=lambda label: self._numbers[self._codes[label]])
-        place = np.empty(count, dtype=np.int32)
-        place[[self._codes[label] for label in order]] = np.arange(count, dtype=np.int32)
+        at = {label: i for i, label in enumerate(order)}
+        place = np.empty(len(names), dtype=np.int32)
+        place[[self._codes[label] for label in names]] = [at[name] for name in names.values()]
         return tuple(int(label) for label in order) if self._all_integers else tuple(order), place[codes]
+
+    def _names(self, codes: NDArray[np.int32]) -> dict[str, str]:
+        """Return the name of each label: its own, or that of the spelling with which it is merged."""
+        if not self._merge:
+            return {label: label for label in self._codes}
+        counts = dict(zip(self._codes, np.bincount(codes, minlength=len(self._codes)).tolist(), strict=True))
+        self.merged = {next(iter(spellings)): spellings for spellings in variants(counts)}
+        return merged_names(counts)
 
     def _not_a_number(self, number: int, spelling: str) -> DataError:
         return DataError(
@@ -162,8 +178,13 @@ class TargetColumn:
         listed = ", ".join(f"'{label}'" for label in known[:10]) + (", …" if len(known) > 10 else "")
         return DataError(
             f"row {number} of '{self.name}': unknown label '{spelling[:60]}'; '{self._schema.name}' has {listed}.",
-            hint=near(spelling, known),
+            hint=near(spelling, known) + self._merging(spelling, known),
         )
+
+    @staticmethod
+    def _merging(spelling: str, known: Sequence[str]) -> str:
+        """Return the flag that makes a label one of the known ones, if that is so."""
+        return " --merge-labels takes them for one." if plain_label(spelling) in map(plain_label, known) else ""
 
     def _too_many(self, what: str) -> DataError:
         numbers = " or, as they are numbers, --kind regress" if self.all_numbers else ""

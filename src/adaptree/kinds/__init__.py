@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -29,6 +30,7 @@ __all__ = [
     "Kind",
     "Out",
     "Prediction",
+    "check_options",
     "check_pooling",
     "find",
     "for_data",
@@ -53,7 +55,9 @@ def get(name: str) -> type[Kind]:
     if name not in KINDS:
         load_plugins()
     if name not in KINDS:
-        raise UsageError(f"no kind '{name}'.", hint=near(name, KINDS) or f"There are: {', '.join(sorted(KINDS))}.")
+        raise UsageError(
+            f"no kind '{name}'.", hint=near(name, KINDS) or f"There are: --kind {', '.join(sorted(KINDS))}."
+        )
     return KINDS[name]
 
 
@@ -71,10 +75,41 @@ def for_data(dataset: Dataset, rows: np.ndarray[Any, Any], encoder: Encoder, **o
     `options` are settings that some kinds have as fields, such as `windows` and `whole_words`.
     """
     kind = get(dataset.kind)
-    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    if options.get("windows") and "windows" not in known:
-        raise UsageError("windows are for one label or one number a text.", hint="Leave out --windows.")
+    known = _fields(kind)
     return kind.from_data(dataset, rows, encoder, **{name: value for name, value in options.items() if name in known})
+
+
+def can_window(dataset: Dataset) -> bool:
+    """Return whether the setting `windows` would have a dataset's long texts read whole."""
+    return "windows" in _fields(get(dataset.kind)) and not dataset.columns.get("pair")
+
+
+def _fields(kind: type[Kind]) -> set[str]:
+    return {field.name for field in fields(kind)}  # type: ignore[arg-type]
+
+
+def check_options(kind: type[Kind], options: Mapping[str, Any]) -> None:
+    """Raise UsageError for the first of some options that is given and that a kind cannot use.
+
+    These are all options that some kinds have and others have not, but for `metric` (`Kind.check_metric`).
+    """
+    usable = {
+        "text_pair": (len(kind.form.input_columns) > 1, "it reads one text a row"),
+        "label": (kind.form.has_labels, "it needs no labels"),
+        "merge_labels": (kind.form.merges_labels and not kind.numeric, "it is for labels of whole texts"),
+        "windows": (
+            "windows" in _fields(kind),
+            "it reads long texts whole as it is" if kind.reads_whole else "it is for one label or one number a text",
+        ),
+        "whole_words": ("whole_words" in _fields(kind), "no words are hidden"),
+        "class_weights": (kind.weighs_classes, "it is for rows of one label each"),
+        "pooling": (not kind.reads_tokens, "its head reads every token"),
+    }
+    for name, value in options.items():
+        fits, why = usable[name]
+        if value not in (None, False) and not fits:
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{flag} is not for kind {kind.name}: {why}.", hint=f"Leave out {flag}.")
 
 
 def for_record(record: Record, encoder: Encoder) -> Kind:

@@ -18,12 +18,12 @@ import numpy as np
 
 from adaptree.data.cells import as_flag, as_list, as_text, is_absent
 from adaptree.data.columns import find_column, must_have
-from adaptree.data.encode import Encoder
+from adaptree.data.encode import Encoder, Layout, spans_of
 from adaptree.data.form import Form, Row
 from adaptree.errors import DataError, UsageError
 from adaptree.kinds import findings, squad
 from adaptree.kinds.findings import Evaluated, Section, Table
-from adaptree.kinds.kind import Example, Kind, Out, by_example
+from adaptree.kinds.kind import Aim, Example, Kind, Out, by_example, log_odds
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -88,6 +88,9 @@ class AnswerForm(Form):
                 )
             answers.append({"text": text, "start": at})
         return {"answers": answers, "id": self._id(row)}
+
+    def blank_columns(self, given: Any) -> list[str]:
+        return [self.columns.get(part) or part for part in self.input_columns if not given[part].strip()]
 
     def text(self, given: Any) -> str:
         return "\0".join(" ".join(given[part].split()) for part in ("question", "context"))
@@ -276,18 +279,21 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class AnswerPrediction:
-    """The answer to a question, "" where there is none or the task abstains, and the n best candidates."""
+    """The answer to a question, "" where there is none or the task abstains, and the n best candidates.
+
+    Without a question or a context there is no score.
+    """
 
     answer: str
-    score: float
+    score: float | None
     start: int | None
     end: int | None
     n_best: tuple[Span, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the prediction as `predict --format jsonl` prints it."""
-        best = Span(self.answer, self.score, self.start, self.end)
-        return best._asdict() | {"n_best": [span._asdict() for span in self.n_best]}
+        best = {"answer": self.answer, "score": self.score, "start": self.start, "end": self.end}
+        return best | {"n_best": [span._asdict() for span in self.n_best]}
 
     def columns(self) -> dict[str, Any]:
         """Return the prediction as columns beside the input's."""
@@ -304,6 +310,7 @@ class Answer(Kind):
     priority: ClassVar[int | None] = 20
     chosen: ClassVar[tuple[str, ...]] = ("threshold",)
     reads_tokens: ClassVar[bool] = True
+    reads_whole: ClassVar[bool] = True
     impossible: bool = False
     """Whether some questions have no answer."""
     threshold: float = 0.0
@@ -322,10 +329,14 @@ class Answer(Kind):
     def width(self) -> int:
         return 2
 
+    def problem(self) -> str:
+        if self.longest < 1 or self.n_best < 1:
+            return f"an answer of {self.longest} pieces, the best of {self.n_best}, is none"
+        return "" if 0 <= self.overlap < 1 else f"windows cannot share {self.overlap:g} of their length"
+
     def examples(self, encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Example]:
         """Return each question with every window of its context."""
-        reach = 64 * max_length + 1024  # as far as the encoder looks for what is cut anyway
-        questions = encoder.pieces([given["question"][:reach] for given in inputs])
+        questions = encoder.pieces([given["question"][: _reach(max_length)] for given in inputs])
         texts = list(dict.fromkeys(given["context"] for given in inputs))
         read: dict[str, tuple[Passage, Array]] = {}
         for at in range(0, len(texts), ENCODED_TOGETHER):
@@ -399,6 +410,43 @@ class Answer(Kind):
             found.append(AnswerPrediction(*answer, tuple(sorted(ranked, key=lambda span: -span.score))))
         return found
 
+    def no_prediction(self) -> AnswerPrediction:
+        return AnswerPrediction("", None, None, None, ())
+
+    def is_blank(self, given: Any) -> bool:
+        return not (given["question"].strip() and given["context"].strip())
+
+    def aims(self, out: Out, example: Example, given: Any, target: str | None) -> list[Aim]:
+        if target is not None:
+            raise UsageError("an answer has no label to choose.", hint="Leave out --target.")
+        (found,) = self.predictions(out, [example], [given], None)
+        if found.start is None or found.end is None:
+            return [Aim("no answer", None, found.score)]
+        pieces = example[0].at.passage.pieces({"answers": [{"start": found.start, "text": found.answer}]})
+        assert pieces is not None
+        seen = [int(row.at.context(np.array(pieces[0]), np.array(pieces[1]))) for row in example]
+        return [Aim(found.answer, (int(np.argmax(seen)), pieces), found.score, found.start, found.end)]
+
+    def evidence(self, out: Out, example: Example, key: Any) -> Tensor:
+        """Return the mean log-odds of the answer's start and end; of "no answer", the mean over windows."""
+        import torch
+
+        if key is None:
+            return torch.stack([_log_odds(x, row.at, None) for x, row in zip(out, example, strict=True)]).mean()
+        return _log_odds(out[key[0]], example[key[0]].at, key[1])
+
+    def layout(self, encoder: Encoder, given: Any, example: Example, max_length: int) -> Layout:
+        """Return the question and the context as texts 0 and 1."""
+        (question,) = encoder.pieces([given["question"][: _reach(max_length)]])
+        frame = encoder.frame(pair=True)
+        asked = np.full((example[0].at.first - len(frame.before) - len(frame.between), 3), -1, dtype=np.int64)
+        some = spans_of(0, question.spans[: len(asked)])
+        asked[: len(some)] = some
+        rows = [
+            encoder.row_places(asked, spans_of(1, row.at.passage.spans[row.at.begin : row.at.end])) for row in example
+        ]
+        return Layout([given["question"], given["context"]], rows)
+
     def score(self, targets: Any, answers: Any) -> dict[str, float]:
         return squad.score(targets, answers)
 
@@ -442,7 +490,7 @@ class Answer(Kind):
         wrong = wrong[np.argsort(scores[wrong, 1], kind="stable")][:CANDIDATES]
         predicted = self._predict_again(on, wrong.tolist())
         worst = sorted(
-            zip(wrong.tolist(), predicted, strict=True), key=lambda pair: (scores[pair[0], 1], -pair[1].score)
+            zip(wrong.tolist(), predicted, strict=True), key=lambda pair: (scores[pair[0], 1], -(pair[1].score or 0))
         )
         return {
             "by_word": [
@@ -552,9 +600,27 @@ def _loss(x: Tensor, window: Window, pieces: tuple[int, int] | None) -> Tensor:
     import torch
     import torch.nn.functional as F
 
-    seen = torch.cat([x[:1], x[window.first : window.first + window.end - window.begin]])
-    right = [piece - window.begin + 1 for piece in pieces] if pieces and window.holds(pieces) else [0, 0]
+    seen, right = _seen(x, window, pieces)
     return F.cross_entropy(seen.t(), torch.tensor(right, device=x.device))
+
+
+def _log_odds(x: Tensor, window: Window, pieces: tuple[int, int] | None) -> Tensor:
+    """Return the mean log-odds of an answer's start and end in one window."""
+    seen, (start, end) = _seen(x, window, pieces)
+    return (log_odds(seen[:, 0], start) + log_odds(seen[:, 1], end)) / 2
+
+
+def _seen(x: Tensor, window: Window, pieces: tuple[int, int] | None) -> tuple[Tensor, list[int]]:
+    """Return the logits of "no answer" and of a window's context, and which of them are the answer's start and end."""
+    import torch
+
+    seen = torch.cat([x[:1], x[window.first : window.first + window.end - window.begin]])
+    return seen, [piece - window.begin + 1 for piece in pieces] if pieces and window.holds(pieces) else [0, 0]
+
+
+def _reach(max_length: int) -> int:
+    """Return how many characters of a text are looked at, as far as the encoder looks for what is cut anyway."""
+    return 64 * max_length + 1024
 
 
 def _most_context(example: Example, i: int, k: int) -> Array:

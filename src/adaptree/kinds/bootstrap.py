@@ -28,10 +28,16 @@ def intervals(
 ) -> dict[str, tuple[float, float]]:
     """Return the interval of every metric that is a function of sums over examples.
 
-    `sums` (n, k) has a row for each example; `ratio` makes metrics of (R, k) totals.
+    `sums` (n, k) has a row for each example; `ratio` makes metrics of (R, k) totals, the first of which are the data's
+    own.
     """
     sums = np.asarray(sums, dtype=np.float64)
-    return resample(lambda weights: ratio(weights @ sums), len(sums), level=level, resamples=resamples, seed=seed)
+    own = sums.sum(axis=0, keepdims=True)
+
+    def resampled(weights: Floats) -> dict[str, Floats]:
+        return {name: values[1:] for name, values in ratio(np.concatenate([own, weights @ sums])).items()}
+
+    return resample(resampled, len(sums), level=level, resamples=resamples, seed=seed)
 
 
 def resample(

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from adaptree.data.form import Form, LabelForm
 from adaptree.data.target_column import TargetColumn
 from adaptree.errors import UsageError
-from adaptree.kinds import findings, metrics, windows
+from adaptree.kinds import calibration, findings, metrics, windows
 from adaptree.kinds.findings import Evaluated, Section
-from adaptree.kinds.kind import Example, Out, Prediction, as_tensor, texts_of
+from adaptree.kinds.kind import Aim, Example, Out, Prediction, as_tensor, find_label, log_odds, texts_of
 from adaptree.kinds.windows import Windowed
 
 if TYPE_CHECKING:
@@ -38,10 +38,17 @@ class Classify(Windowed):
     baselines: ClassVar[bool] = True
     linear_outside: ClassVar[bool] = True
     weighs_classes: ClassVar[bool] = True
+    contrasts: ClassVar[bool] = True
+    chosen: ClassVar[tuple[str, ...]] = ("temperature",)
     target_name: ClassVar[str] = "label"
     labels: tuple[str | int, ...]
     windows: bool = False
     """Whether a long text is read whole, in windows whose votes are pooled, and not cut."""
+    temperature: float = 1.0
+    """What the votes are divided by before they become probabilities (`calibration`)."""
+
+    def __post_init__(self) -> None:
+        calibration.check(self.temperature)
 
     @staticmethod
     def takes(column: TargetColumn) -> str | None:
@@ -59,6 +66,14 @@ class Classify(Windowed):
     def _votes(self, out: Out, examples: Sequence[Example]) -> Tensor:
         return windows.votes(out, examples) if self.windows else out
 
+    def _shares(self, out: Out, examples: Sequence[Example]) -> Tensor:
+        """Return the probability of each label, (n, labels)."""
+        return (self._votes(out, examples).double() / self.temperature).softmax(-1)
+
+    def calibrated(self, out: Out, examples: Sequence[Example], targets: Any) -> Self:
+        votes = self._votes(out, examples).double().numpy()
+        return replace(self, temperature=calibration.of_classes(votes, targets))
+
     def loss(self, out: Out, examples: Sequence[Example], targets: Any, weights: Tensor | None = None) -> Tensor:
         import torch.nn.functional as F
 
@@ -72,6 +87,13 @@ class Classify(Windowed):
         counts = np.bincount(targets, minlength=self.width).clip(min=1)
         return torch.tensor(len(targets) / (self.width * counts), dtype=torch.float32)
 
+    def alike(self, targets: Any) -> Tensor:
+        """Return 1 for two examples of one label, else 0."""
+        import torch
+
+        labels = torch.from_numpy(np.asarray(targets))
+        return (labels[:, None] == labels[None]).float()
+
     def bag_targets(self, targets: Any) -> tuple[list[Any], int]:
         return np.asarray(targets).tolist(), self.width
 
@@ -82,12 +104,23 @@ class Classify(Windowed):
         self, out: Out, examples: Sequence[Example], inputs: Sequence[Any], min_score: float | None
     ) -> list[Prediction]:
         found = []
-        for row in self._votes(out, examples).double().softmax(-1).tolist():
+        for row in self._shares(out, examples).tolist():
             scores = {str(label): score for label, score in zip(self.labels, row, strict=True)}
             best = max(range(len(row)), key=row.__getitem__)
             sure = min_score is None or row[best] >= min_score
             found.append(Prediction(label=self.labels[best] if sure else None, score=row[best], scores=scores))
         return found
+
+    def no_prediction(self) -> Prediction:
+        return Prediction()
+
+    def aims(self, out: Out, example: Example, given: Any, target: str | None) -> list[Aim]:
+        (row,) = self._shares(out, [example])
+        at = int(row.argmax()) if target is None else find_label(target, self.labels)
+        return [Aim(str(self.labels[at]), at, float(row[at]))]
+
+    def evidence(self, out: Out, example: Example, key: Any) -> Tensor:
+        return log_odds(self._votes(out, [example])[0] / self.temperature, key)
 
     @classmethod
     def check_metric(cls, name: str, labels: Sequence[Any]) -> str:
@@ -106,7 +139,12 @@ class Classify(Windowed):
         return len(self.labels) + bool(len(targets) and np.max(targets) >= len(self.labels))
 
     def extra(self) -> dict[str, Any]:
-        return {"windows": True} if self.windows else {}
+        whole = {"windows": True} if self.windows else {}
+        return whole | ({"temperature": self.temperature} if self.temperature != 1.0 else {})
+
+    @classmethod
+    def scale(cls, record: Record) -> tuple[list[float], list[float]] | None:
+        return calibration.scale(record, len(record.labels))
 
     @classmethod
     def describe(cls, record: Record) -> str:
@@ -118,9 +156,8 @@ class Classify(Windowed):
 
     def findings(self, on: Evaluated) -> dict[str, Any]:
         labels = [findings.name(label) for label in self.labels]
-        shares = self._votes(on.out, on.examples).double().softmax(-1).numpy()
         gold, answers = np.asarray(on.targets, dtype=np.int64), np.asarray(on.answers, dtype=np.int64)
-        sure = shares[np.arange(len(answers)), answers]
+        sure, before = self._sure(on), None if self.temperature == 1.0 else replace(self, temperature=1.0)._sure(on)
         matrix = np.zeros((len(labels), len(labels)), dtype=np.int64)
         np.add.at(matrix, (gold, answers), 1)
         shown = findings.most_frequent(matrix.sum(1))
@@ -136,11 +173,16 @@ class Classify(Windowed):
             "by_label": findings.by_label(
                 [labels[i] for i in shown], matrix.diagonal()[shown], matrix.sum(0)[shown], matrix.sum(1)[shown]
             ),
-            "calibration": findings.calibration(sure, gold == answers),
+            "calibration": findings.calibration(sure, gold == answers, before),
             "wrong": len(wrong),
             "mistakes": [row(i) for i in wrong[: findings.MOST_WRONG]],
             "right": [row(i) for i in _first_right(gold, answers)],
         }
+
+    def _sure(self, on: Evaluated) -> np.ndarray[Any, Any]:
+        """Return the probability of each answer."""
+        shares = self._shares(on.out, on.examples).numpy()
+        return np.asarray(shares[np.arange(len(shares)), np.asarray(on.answers, dtype=np.int64)])
 
     @classmethod
     def sections(cls, found: Mapping[str, Any], record: Record) -> list[Section]:
@@ -148,7 +190,7 @@ class Classify(Windowed):
         right = found.get("right") or []
         return [
             Section("Label by label", [*findings.by_label_blocks(found), *findings.confusion_blocks(found)]),
-            Section("How sure it is", findings.calibration_blocks(found)),
+            Section("How sure it is", findings.calibration_blocks(found, record)),
             findings.mistakes(
                 found, record, "Those that it was surest of", {"gold": "gold", **columns}, ("probability",)
             ),

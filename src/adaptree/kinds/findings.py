@@ -124,8 +124,11 @@ def confusion_blocks(found: Mapping[str, Any]) -> list[str | Table | Figure]:
     return [Figure("confusion.svg"), *table]
 
 
-def calibration(sure: Array, right: Array) -> Found:
-    """Return how often predictions are right by how sure they are (Guo et al. 2017, §2), in bins of equal width."""
+def calibration(sure: Array, right: Array, before: Array | None = None) -> Found:
+    """Return how often predictions are right by how sure they are (Guo et al. 2017, §2), in bins of equal width.
+
+    `before` is how sure they were without a temperature, where there is one.
+    """
     sure = np.nan_to_num(sure)
     place = np.minimum((sure * BINS).astype(np.int64), BINS - 1)
     bins, error = [], 0.0
@@ -135,10 +138,13 @@ def calibration(sure: Array, right: Array) -> Found:
         confidence, accuracy = (float(x[here].mean()) if count else None for x in (sure, right))
         bins.append({"count": count, "confidence": confidence, "accuracy": accuracy})
         error += count / max(len(sure), 1) * abs((accuracy or 0.0) - (confidence or 0.0))
-    return {"bins": bins, "error": error}
+    return {"bins": bins, "error": error} | (
+        {} if before is None else {"error_before": calibration(before, right)["error"]}
+    )
 
 
-def calibration_blocks(found: Mapping[str, Any]) -> list[str | Table | Figure]:
+def calibration_blocks(found: Mapping[str, Any], record: Record) -> list[str | Table | Figure]:
+    """Return how sure a task is against how often it is right, and what its temperature changed in that."""
     bins = (found.get("calibration") or {}).get("bins") or []
     if not bins:
         return []
@@ -147,13 +153,23 @@ def calibration_blocks(found: Mapping[str, Any]) -> list[str | Table | Figure]:
         for i, each in enumerate(bins)
         if each["count"]
     ]
-    error = found["calibration"]["error"]
     head = ("probability", "rows", "mean probability", "share that is right")
     return [
         Figure("calibration.svg"),
-        f"Expected calibration error: {error:.4f} (0 where it is right as often as it is sure).",
+        _in_words(found["calibration"], record),
         Table(head, rows, head[2:]),
     ]
+
+
+def _in_words(known: Mapping[str, Any], record: Record) -> str:
+    """Return the expected calibration error in words, with and without the temperature of the task."""
+    error = f"Expected calibration error: {known['error']:.4f} (0 where it is right as often as it is sure)."
+    if known.get("error_before") is None:
+        return error
+    temperature = record.extra.get("temperature", 1.0)
+    where = "other rows than these" if record.metrics.get("test") else "these very rows, so it flatters"
+    before = f"{known['error_before']:.4f} without the temperature of {temperature:.4g}"
+    return f"{error} It would be {before}, which has the highest likelihood on {where}."
 
 
 def number_errors(label: str, gold: Array, predicted: Array, most: int) -> Found:

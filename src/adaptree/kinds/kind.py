@@ -9,16 +9,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from adaptree.data.encode import Encoder, Encoding
+from adaptree.data.encode import Encoder, Encoding, Layout
 from adaptree.data.form import Form
 from adaptree.errors import UsageError, near
 from adaptree.kinds import metrics
 from adaptree.kinds.findings import Evaluated, Section
 from adaptree.methods import Params
+from adaptree.methods.method import Shapes, shapes_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,6 +68,18 @@ class Prediction:
         return {"prediction": self.label, "score": self.score}
 
 
+class Aim(NamedTuple):
+    """What is explained of a prediction: a label, a number, an entity, an answer."""
+
+    name: str
+    key: Any
+    """What `Kind.evidence` knows it by."""
+    probability: float | None = None
+    start: int | None = None
+    """Its characters in the text, where it is a part of it."""
+    end: int | None = None
+
+
 class Kind(ABC):
     """A kind of task, with what it knows of its labels and has chosen on validation: a frozen dataclass.
 
@@ -97,10 +110,14 @@ class Kind(ABC):
     """Whether it has `class_weights`."""
     reads_tokens: ClassVar[bool] = False
     """Whether the head reads every token's state, and not one vector for a row."""
+    reads_whole: ClassVar[bool] = False
+    """Whether a long input is always read whole, in windows, and not cut."""
     resamples: ClassVar[bool] = False
     """Whether every training step resamples its examples, as masking does (`resampled`)."""
     linear_head: ClassVar[bool] = True
     """Whether the head is a linear map, so that the mean of several heads is one too."""
+    contrasts: ClassVar[bool] = False
+    """Whether examples can be contrasted by their targets, as contrastive training does (`alike`)."""
     chosen: ClassVar[tuple[str, ...]] = ()
     """Fields that `calibrated` chooses on validation."""
     majority: ClassVar[str] = "majority class"
@@ -146,7 +163,8 @@ class Kind(ABC):
 
     def with_state(self, state: Mapping[str, Any]) -> Self:
         """Return this kind with what another has chosen."""
-        return replace(self, **state) if state else self  # type: ignore[type-var]
+        own = {name: tuple(value) if isinstance(value, list) else value for name, value in state.items()}
+        return replace(self, **own) if own else self  # type: ignore[type-var]
 
     # What is computed: examples, head, loss, answers.
 
@@ -176,6 +194,18 @@ class Kind(ABC):
         from adaptree.core.bottleneck import truncated_normal
 
         return {"head.weight": truncated_normal((self.width, d), 0.02, generator), "head.bias": torch.zeros(self.width)}
+
+    def shapes(self, d: int) -> Shapes:
+        """Return the shapes of a trained head: those of the initial one."""
+        if type(self).init is not Kind.init:
+            return shapes_of(lambda generator: self.init(d, generator))
+        import torch
+
+        return {"head.weight": ((self.width, d), torch.float32), "head.bias": ((self.width,), torch.float32)}
+
+    def problem(self) -> str:
+        """Return what is wrong with the values that a stored task gave to its fields, in words; '' if they can be."""
+        return ""
 
     def pretrained_head(self, folder: Path, width: int) -> dict[str, Tensor]:
         """Return the head that a base in a folder was pretrained with for this kind; {} where it was not."""
@@ -207,9 +237,18 @@ class Kind(ABC):
         """Return weights for `loss` with which rare labels count as much as frequent ones."""
         raise UsageError(f"class weights are not for kind {self.name}.", hint="Leave --class-weights out.")
 
+    def alike(self, targets: Targets) -> Tensor:
+        """Return how alike the targets of each two examples are, (n, n), from 0 to 1."""
+        raise UsageError(
+            f"contrastive training compares whole texts by their labels, and kind {self.name} has none such.",
+            hint="--objective cross-entropy",
+        )
+
     def bag_targets(self, targets: Targets) -> tuple[list[Any], int]:
         """Return targets as a linear model outside the base learns them, and how many classes; 0 for numbers."""
-        raise UsageError(f"kind {self.name} cannot be learned outside the base.", hint="Choose another method.")
+        raise UsageError(
+            f"kind {self.name} cannot be learned outside the base.", hint="Choose another method: --method houlsby"
+        )
 
     @abstractmethod
     def decode(self, out: Out, examples: Sequence[Example]) -> Answers:
@@ -220,6 +259,25 @@ class Kind(ABC):
         self, out: Out, examples: Sequence[Example], inputs: Sequence[Any], min_score: float | None
     ) -> list[Any]:
         """Return what a user sees: for each input an object with `to_dict` (JSON) and `columns` (of a table)."""
+
+    def respond(
+        self, out: Out, examples: Sequence[Example], inputs: Sequence[Any], min_score: float | None
+    ) -> list[Any]:
+        """Return the predictions; of an input without text one without an answer, as there was nothing to read."""
+        found = self.predictions(out, examples, inputs, min_score)
+        nothing = self.no_prediction()
+        if nothing is None:
+            return found
+        return [nothing if self.is_blank(given) else each for given, each in zip(inputs, found, strict=True)]
+
+    def no_prediction(self) -> Any | None:
+        """Return the prediction of an input without text; None where `predictions` says itself that there is none."""
+        return None
+
+    def is_blank(self, given: Any) -> bool:
+        """Return whether an input has no text to predict from."""
+        parts = [given] if isinstance(given, str) else given
+        return isinstance(parts, list | tuple) and not any(str(part).strip() for part in parts)
 
     def changed(self, exact: Out, out: Out, examples: Sequence[Example]) -> int:
         """Return how many decoded predictions differ between exact and approximate (int8) outputs."""
@@ -266,6 +324,28 @@ class Kind(ABC):
             raise UsageError(f"the task '{record.name}' takes two texts: separate them with a tab.")
         return first, second
 
+    # How a prediction is explained.
+
+    measure: ClassVar[str] = "log-odds"
+    """What `evidence` measures: log-odds, or the value of a number."""
+
+    def aims(self, out: Out, example: Example, given: Any, target: str | None) -> list[Aim]:
+        """Return what is to be explained of the prediction for one input: by default what is predicted.
+
+        `target` names a label, a number or a choice to explain instead; raise UsageError, with near names, if there
+        is none such, or if a prediction of this kind cannot be explained.
+        """
+        raise UsageError(f"a task of kind {self.name} cannot be explained word by word.")
+
+    def evidence(self, out: Out, example: Example, key: Any) -> Tensor:
+        """Return how strongly the head's output for one input speaks for an aim, with gradients: a number."""
+        raise NotImplementedError
+
+    def layout(self, encoder: Encoder, given: Any, example: Example, max_length: int) -> Layout:
+        """Return the texts of an input, and what each token of its example stands for."""
+        texts = [given] if isinstance(given, str) else list(given)
+        return Layout(texts, [encoder.places(given, max_length)])
+
     # What a card shows.
 
     @classmethod
@@ -308,7 +388,10 @@ class Kind(ABC):
 
     @classmethod
     def scale(cls, record: Record) -> tuple[list[float], list[float]] | None:
-        """Return the mean and the standard deviation of each output, where targets are standardised."""
+        """Return the mean and the unit of each output: the heads of two tasks are averaged in the first one's units.
+
+        The unit is the standard deviation of standardised targets, and 1 / temperature where outputs are calibrated.
+        """
         return None
 
 
@@ -338,6 +421,23 @@ def linear(x: Tensor, v: Params) -> Tensor:
     return torch.baddbmm(b.expand(N, 1, -1), x.unsqueeze(1), w.t().expand(N, -1, -1)).squeeze(1)
 
 
+def log_odds(logits: Tensor, at: int) -> Tensor:
+    """Return the log-odds of one of several classes: log p - log(1 - p), from logits (classes,)."""
+    import torch
+
+    others = torch.cat([logits[:at], logits[at + 1 :]])
+    return logits[at] - others.logsumexp(0) if len(others) else logits[at]
+
+
+def find_label(target: str, labels: Sequence[Any], what: str = "label") -> int:
+    """Return the place of a label that a user named; raise UsageError, with near names, if there is none such."""
+    names = [str(label) for label in labels]
+    if target not in names:
+        hint = near(target, names) or f"There are: {', '.join(names[:20])}."
+        raise UsageError(f"the task has no {what} '{target}'.", hint=hint)
+    return names.index(target)
+
+
 def as_tensor(targets: np.ndarray[Any, Any], like: Tensor) -> Tensor:
     """Return targets on the device of a tensor."""
     import torch
@@ -348,7 +448,9 @@ def as_tensor(targets: np.ndarray[Any, Any], like: Tensor) -> Tensor:
 def check_pooling(how: str) -> str:
     """Return the pooling's name; raise UsageError, with near names, if there is none such."""
     if how not in POOLINGS:
-        raise UsageError(f"no pooling '{how}'.", hint=near(how, POOLINGS) or f"There are: {', '.join(POOLINGS)}.")
+        raise UsageError(
+            f"no pooling '{how}'.", hint=near(how, POOLINGS) or f"There are: --pooling {', '.join(POOLINGS)}."
+        )
     return how
 
 

@@ -31,6 +31,11 @@ def better(metric: str, a: float, b: float) -> bool:
     return a < b if metric in LOWER_IS_BETTER else a > b
 
 
+def perfect(metric: str, value: float) -> bool:
+    """Return whether no score can be better: 1, or 0 for errors (perplexity never gets there)."""
+    return value <= 0 if metric in LOWER_IS_BETTER else value >= 1
+
+
 def classification(gold: Values, predicted: Values, labels: int) -> dict[str, float]:
     """Return accuracy, macro F1 and Matthews' correlation; for two labels also the second's F1, precision and recall.
 
@@ -48,7 +53,12 @@ def classification_intervals(
     """Return the interval of each metric of `classification`; options are those of `bootstrap.resample`."""
     _same_length(gold, predicted)
     cells, counts = _table(gold, predicted, labels)
-    return bootstrap.resample(lambda weights: _classify(cells, weights, labels), len(gold), counts=counts, **options)
+
+    def resampled(weights: Floats) -> dict[str, Floats]:
+        found = _classify(cells, np.concatenate([counts[None, :], weights]), labels)
+        return {name: values[1:] for name, values in found.items()}
+
+    return bootstrap.resample(resampled, len(gold), counts=counts, **options)
 
 
 def regression(gold: Values, predicted: Values) -> dict[str, float]:
@@ -70,24 +80,37 @@ def ratio(a: Floats, b: Floats) -> Floats:
     return np.divide(a, b, out=np.zeros_like(a), where=b != 0)
 
 
+def macro_f1(true: Floats, predicted: Floats, gold: Floats) -> Floats:
+    """Return the mean F1 over the labels that occur in the data, (R,), from totals (R, k) by label.
+
+    The first totals are the data's own. A resample that lacks a label takes its F1 from there: to leave the label out
+    would give 1.0 where a rare label is never found, and to count it as 0 would lower the mean where it always is.
+    """
+    f1 = ratio(2 * true, gold + predicted)
+    f1 = np.where(gold > 0, f1, f1[:1])
+    mean: Floats = f1.sum(axis=1) / max(1, np.count_nonzero(gold[0] + predicted[0]))
+    return mean
+
+
 def _classify(cells: Ints, counts: Floats, k: int) -> dict[str, Floats]:
-    """Return the metrics of R tables; cells (C, 2) are (gold, predicted) positions, counts (R, C) how often each."""
+    """Return the metrics of R tables, the first of which is the data's own.
+
+    Cells (C, 2) are (gold, predicted) positions, counts (R, C) how often each occurs.
+    """
     right = cells[:, 0] == cells[:, 1]
     gold, predicted = _by_label(cells[:, 0], counts, k), _by_label(cells[:, 1], counts, k)  # (R, k)
     true = _by_label(cells[right, 0], counts[:, right], k)
     n, hits = counts.sum(axis=1), true.sum(axis=1)
-    occurs = gold + predicted > 0
-    f1 = ratio(2 * true, gold + predicted)
     # Gorodkin 2004, the K-category correlation; for two labels it is Matthews' own
     covariance = hits * n - (gold * predicted).sum(axis=1)
     spread = (n * n - (gold * gold).sum(axis=1)) * (n * n - (predicted * predicted).sum(axis=1))
     found = {
         "accuracy": ratio(hits, n),
-        "macro_f1": ratio(f1.sum(axis=1), occurs.sum(axis=1).astype(np.float64)),
+        "macro_f1": macro_f1(true, predicted, gold),
         "matthews": ratio(covariance, np.sqrt(spread)),
     }
     if k == 2:
-        found["f1"] = f1[:, 1]
+        found["f1"] = ratio(2 * true[:, 1], gold[:, 1] + predicted[:, 1])
         found["precision"] = ratio(true[:, 1], predicted[:, 1])
         found["recall"] = ratio(true[:, 1], gold[:, 1])
     return found

@@ -21,7 +21,7 @@ from adaptree.data.form import Form, Row
 from adaptree.errors import UsageError
 from adaptree.kinds import bootstrap, findings
 from adaptree.kinds.findings import Evaluated, Section, Table
-from adaptree.kinds.kind import Example, Kind, Out, by_example
+from adaptree.kinds.kind import Aim, Example, Kind, Out, by_example
 from adaptree.methods import Params
 from adaptree.methods.pfeiffer import coupling
 
@@ -67,11 +67,12 @@ class MlmForm(Form):
     """One column of text, and no labels: its own words are the targets."""
 
     needs: ClassVar[str] = "A column of text."
+    has_labels: ClassVar[bool] = False
     empty: ClassVar[Any] = ""
 
     @classmethod
     def guess(cls, names: Sequence[str], sample: Sequence[Row], columns: Mapping[str, str | None]) -> Form | None:
-        found = guess(names, sample, text=columns.get("text"), need_label=False)
+        found = guess(names, sample, text=columns.get("text"), need_label=False, pairs=False)
         return cls({"text": found.text}, "it is plain text, from which words are learned without labels")
 
     def input(self, row: Row, number: int, name: str) -> Any | None:
@@ -114,6 +115,7 @@ class Mlm(Kind):
     linear_head: ClassVar[bool] = False
     target_name: ClassVar[str] = ""
     reads_tokens: ClassVar[bool] = True
+    reads_whole: ClassVar[bool] = True
     resamples: ClassVar[bool] = True
     vocabulary: int
     mask_id: int
@@ -139,6 +141,9 @@ class Mlm(Kind):
     def width(self) -> int:
         return self.vocabulary
 
+    def problem(self) -> str:
+        return "" if 0 < self.share <= 1 else f"a share of {self.share:g} of the words cannot be hidden"
+
     def examples(self, encoder: Encoder, inputs: Sequence[Any], max_length: int) -> list[Example]:
         room = max(1, encoder.room(max_length, pair=False))
         before = len(encoder.frame(pair=False).before)
@@ -154,14 +159,24 @@ class Mlm(Kind):
         return found
 
     def resampled(self, examples: Sequence[Example], seed: int | None) -> list[Example]:
-        """Return the examples with tokens hidden, chosen by `seed`; without one, by the tokens of each row."""
-        return [[self._hide(row, seed, number) for row in example] for number, example in enumerate(examples)]
+        """Return the examples with tokens hidden, chosen by `seed`; without one, by the tokens of each row.
+
+        In a text with masks of its own, those are what is to be predicted, in whichever of its windows they are.
+        """
+        return [
+            [self._asked(row) for row in example]
+            if any((row.at.pieces == self.mask_id).any() for row in example)
+            else [self._hide(row, seed, number) for row in example]
+            for number, example in enumerate(examples)
+        ]
+
+    def _asked(self, row: Encoding) -> Encoding:
+        """Return the row with a user's masks as its hidden places."""
+        masked = np.flatnonzero(row.at.pieces == self.mask_id)
+        return row._replace(at=Hidden(*(part[masked] for part in row.at)))
 
     def _hide(self, row: Encoding, seed: int | None, number: int) -> Encoding:
         at: Hidden = row.at
-        masked = np.flatnonzero(at.pieces == self.mask_id)
-        if len(masked):  # a user's own mask: that is what is to be predicted
-            return row._replace(at=Hidden(at.places[masked], at.pieces[masked], at.words[masked]))
         own = int.from_bytes(blake2b(row.ids.tobytes(), digest_size=6).digest(), "little")
         rng = np.random.default_rng(own if seed is None else [seed, number, own])
         names = np.unique(at.words) if self.whole_words else np.arange(len(at.places))
@@ -220,6 +235,12 @@ class Mlm(Kind):
         parts = [torch.cat(part)[:, 0] for part in by_example(out, examples)]
         return torch.stack([part.mean() if len(part) else part.sum() for part in parts])
 
+    def aims(self, out: Out, example: Example, given: Any, target: str | None) -> list[Aim]:
+        raise UsageError(
+            "a language model predicts every hidden word from the others: there is no one answer to explain.",
+            hint="Explain a task that was trained on top of it.",
+        )
+
     def decode(self, out: Out, examples: Sequence[Example]) -> list[tuple[float, int, int]]:
         """Return of each input the sum of its losses, how many pieces are right, and how many there are."""
         import torch
@@ -238,6 +259,8 @@ class Mlm(Kind):
     ) -> list[WordsPrediction]:
         import torch
 
+        if min_score is not None:
+            raise UsageError("words have no score to abstain by.", hint="Leave --min-score out.")
         found = []
         for part, example in zip(by_example(out, examples), examples, strict=True):
             own = any((row.ids[row.at.places] == self.mask_id).all() and len(row.at.places) for row in example)

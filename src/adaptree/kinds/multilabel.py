@@ -11,11 +11,11 @@ import numpy as np
 from adaptree.data.cells import as_flag
 from adaptree.data.columns import guess, must_have, split_names
 from adaptree.data.form import Form, Row, TextForm
-from adaptree.errors import DataError
-from adaptree.kinds import bootstrap, findings
+from adaptree.errors import DataError, TaskCorrupt
+from adaptree.kinds import bootstrap, calibration, findings
 from adaptree.kinds.findings import Evaluated, Section
-from adaptree.kinds.kind import Example, Kind, Out, texts_of
-from adaptree.kinds.metrics import ratio
+from adaptree.kinds.kind import Aim, Example, Kind, Out, find_label, texts_of
+from adaptree.kinds.metrics import macro_f1, ratio
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,6 +29,10 @@ SEVERAL = 0.1
 LONGEST = 40
 """Characters of a part that may be a label."""
 THRESHOLDS = 99
+LEAST_POSITIVE = 5
+"""Positive validation rows from which a label has a threshold of its own: fewer would be fitted to noise."""
+PRIOR = 20
+"""Positive rows of a label with which its own threshold and the common one count alike."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,7 @@ class MultilabelForm(TextForm):
 
     needs: ClassVar[str] = "A text, and a list of labels."
     many_label_columns: ClassVar[bool] = True
+    merges_labels: ClassVar[bool] = True
 
     @classmethod
     def guess(cls, names: Sequence[str], sample: Sequence[Row], columns: Mapping[str, str | None]) -> Form | None:
@@ -95,6 +100,9 @@ class MultilabelForm(TextForm):
     def labels(self, target: Any) -> Iterable[str]:
         return list(target)
 
+    def renamed(self, target: Any, names: Mapping[str, str]) -> list[str]:
+        return sorted({names.get(label, label) for label in target})
+
 
 def _separator(values: Sequence[Any]) -> str | None:
     """Return what separates the labels of a row: '' for lists; None when rows have one label each."""
@@ -114,35 +122,57 @@ def _separator(values: Sequence[Any]) -> str | None:
 
 @dataclass(frozen=True)
 class LabelsPrediction:
-    """The labels whose probability reaches the task's threshold, and every label's probability."""
+    """The labels whose probability reaches their threshold, and every label's probability.
 
-    labels: list[str]
-    scores: dict[str, float]
+    Of an empty text, both are None.
+    """
+
+    labels: list[str] | None
+    scores: dict[str, float] | None
 
     def to_dict(self) -> dict[str, Any]:
         return {"labels": self.labels, "scores": self.scores}
 
     def columns(self) -> dict[str, Any]:
-        return {"prediction": "|".join(self.labels)}
+        return {"prediction": None if self.labels is None else "|".join(self.labels)}
 
 
 @dataclass(frozen=True)
 class Multilabel(Kind):
-    """Each label is its own yes or no; one threshold for all is chosen on validation for the best micro F1."""
+    """Each label is its own yes or no; the thresholds are chosen on validation, for the best micro F1.
+
+    Labels with few positive rows, and all labels where there are few rows, share one threshold.
+    """
 
     name: ClassVar[str] = "multilabel"
     family: ClassVar[str] = "classify"
     form: ClassVar[type[Form]] = MultilabelForm
     metrics: ClassVar[tuple[str, ...]] = ("f1", "macro_f1", "precision", "recall", "accuracy")
     priority: ClassVar[int | None] = 40
-    chosen: ClassVar[tuple[str, ...]] = ("threshold",)
+    contrasts: ClassVar[bool] = True
+    chosen: ClassVar[tuple[str, ...]] = ("threshold", "thresholds", "temperature")
     target_name: ClassVar[str] = "label"
     labels: tuple[str, ...]
     threshold: float = 0.5
+    """The probability from which a label counts as predicted."""
+    thresholds: tuple[float, ...] = ()
+    """The same for each label; () where `threshold` is for all."""
+    temperature: float = 1.0
+    """What the outputs are divided by before they become probabilities (`calibration`)."""
+
+    def __post_init__(self) -> None:
+        calibration.check(self.temperature)
+        if self.thresholds and len(self.thresholds) != len(self.labels):
+            raise TaskCorrupt(
+                f"the task has {len(self.labels)} labels and {len(self.thresholds)} thresholds.", hint="Train again."
+            )
 
     @property
     def width(self) -> int:
         return len(self.labels)
+
+    def problem(self) -> str:
+        return "" if 0 <= self.threshold <= 1 else f"a threshold of {self.threshold:g} is no probability"
 
     def loss(self, out: Out, examples: Sequence[Example], targets: Any, weights: Tensor | None = None) -> Tensor:
         import torch
@@ -159,26 +189,73 @@ class Multilabel(Kind):
             row[[place[label] for label in target if label in place]] = True
         return found
 
+    def alike(self, targets: Any) -> Tensor:
+        """Return the share of labels that two examples have in common, of all that either has (Jaccard)."""
+        import torch
+
+        has = torch.from_numpy(self._matrix(targets)).float()
+        common = has @ has.t()
+        counts = has.sum(1)
+        return common / (counts[:, None] + counts[None] - common).clamp_min(1)
+
+    @property
+    def _least(self) -> tuple[float, ...]:
+        """The probability from which each label counts as predicted."""
+        return self.thresholds or (self.threshold,) * len(self.labels)
+
+    def _shares(self, out: Out) -> Array:
+        """Return the probability of each label, (n, labels)."""
+        return np.asarray((out.double() / self.temperature).sigmoid().numpy())
+
     def decode(self, out: Out, examples: Sequence[Example]) -> Array:
-        """Return (n, labels): whether each label's probability reaches the threshold."""
-        return np.asarray((out.double().sigmoid() >= self.threshold).numpy())
+        """Return (n, labels): whether each label's probability reaches its threshold."""
+        return self._shares(out) >= np.array(self._least)
+
+    def extra(self) -> dict[str, Any]:
+        own = {"thresholds": list(self.thresholds)} if self.thresholds else {}
+        heat = {"temperature": self.temperature} if self.temperature != 1.0 else {}
+        return {"threshold": self.threshold, **own, **heat}
+
+    @classmethod
+    def scale(cls, record: Record) -> tuple[list[float], list[float]] | None:
+        return calibration.scale(record, len(record.labels))
 
     def calibrated(self, out: Out, examples: Sequence[Example], targets: Any) -> Self:
         gold, scores = self._matrix(targets), out.double().sigmoid().numpy()
-        best, threshold = -1.0, 0.5
-        for number in sorted(range(1, THRESHOLDS + 1), key=lambda k: abs(k - (THRESHOLDS + 1) // 2)):
-            claimed = scores >= number / (THRESHOLDS + 1)
-            f1 = 2 * float((claimed & gold).sum()) / max(float(claimed.sum() + gold.sum()), 1.0)
-            if f1 > best:
-                best, threshold = f1, number / (THRESHOLDS + 1)
-        return replace(self, threshold=threshold)
+        temperature = calibration.of_flags(out.double().numpy(), gold)
+        common = best_threshold(scores, gold)
+        own = thresholds(scores, gold, common) if len(gold) >= calibration.LEAST_ROWS else (common,) * self.width
+        apart = tuple(calibration.moved(each, temperature) for each in own)
+        return replace(
+            self,
+            threshold=calibration.moved(common, temperature),
+            thresholds=apart if set(own) != {common} else (),
+            temperature=temperature,
+        )
 
     def predictions(
         self, out: Out, examples: Sequence[Example], inputs: Sequence[Any], min_score: float | None
     ) -> list[LabelsPrediction]:
-        least = self.threshold if min_score is None else min_score
-        rows = [dict(zip(self.labels, row, strict=True)) for row in out.double().sigmoid().tolist()]
-        return [LabelsPrediction([label for label, score in row.items() if score >= least], row) for row in rows]
+        least = dict(zip(self.labels, self._least, strict=True))
+        if min_score is not None:
+            least = dict.fromkeys(self.labels, min_score)
+        rows = [dict(zip(self.labels, row, strict=True)) for row in self._shares(out).tolist()]
+        return [LabelsPrediction([label for label, score in row.items() if score >= least[label]], row) for row in rows]
+
+    def aims(self, out: Out, example: Example, given: Any, target: str | None) -> list[Aim]:
+        """Return every label that is predicted, or the most probable one where none is; or the one that is named."""
+        shares = self._shares(out)[0]
+        some = np.flatnonzero(self.decode(out, [example])[0]).tolist() or [int(shares.argmax())]
+        if target is not None:
+            some = [find_label(target, self.labels)]
+        return [Aim(self.labels[at], at, float(shares[at])) for at in some]
+
+    def evidence(self, out: Out, example: Example, key: Any) -> Tensor:
+        found: Tensor = out[0, key] / self.temperature
+        return found
+
+    def no_prediction(self) -> LabelsPrediction:
+        return LabelsPrediction(None, None)
 
     def score(self, targets: Any, answers: Any) -> dict[str, float]:
         return bootstrap.score(self._sums(targets, answers), _ratios)
@@ -206,7 +283,7 @@ class Multilabel(Kind):
         unknown = np.array([any(name not in labels for name in names) for names in on.targets], dtype=bool)
         wrong = findings.worst((gold != predicted).any(1) | unknown, losses)
         counts = [(gold & predicted).sum(0)[shown], predicted.sum(0)[shown], gold.sum(0)[shown]]
-        return {
+        found: dict[str, Any] = {
             "labels": len(labels),
             "by_label": findings.by_label([labels[i] for i in shown], *counts),
             "wrong": len(wrong),
@@ -220,26 +297,68 @@ class Multilabel(Kind):
                 for i in wrong[: findings.MOST_WRONG]
             ],
         }
+        if self.temperature != 1.0:
+            sure, before = (each._shares(on.out).ravel() for each in (self, replace(self, temperature=1.0)))
+            found["calibration"] = findings.calibration(sure, gold.ravel(), before)
+        return found
 
     @classmethod
     def sections(cls, found: Mapping[str, Any], record: Record) -> list[Section]:
         columns = {"gold": "gold", "predicted": "predicted", "loss": "loss"}
         return [
             Section("Label by label", findings.by_label_blocks(found)),
+            Section("How sure it is", findings.calibration_blocks(found, record)),
             findings.mistakes(found, record, "Those with the highest loss", columns, ("loss",)),
         ]
 
 
+def best_threshold(scores: Array, gold: Array) -> float:
+    """Return the hundredth with the best micro F1 for all labels; of equal ones that nearest to a half."""
+    best, threshold = -1.0, 0.5
+    for number in sorted(range(1, THRESHOLDS + 1), key=lambda k: abs(k - (THRESHOLDS + 1) // 2)):
+        claimed = scores >= number / (THRESHOLDS + 1)
+        f1 = 2 * float((claimed & gold).sum()) / max(float(claimed.sum() + gold.sum()), 1.0)
+        if f1 > best:
+            best, threshold = f1, number / (THRESHOLDS + 1)
+    return threshold
+
+
+def thresholds(scores: Array, gold: Array, common: float) -> tuple[float, ...]:
+    """Return the thresholds of the labels with which together the micro F1 is best, drawn towards the common one.
+
+    The best F = 2 TP / (predicted + gold) is where the sum over labels of 2 TP - F · predicted is highest (Dinkelbach
+    1967), and for a given F each label can be looked at alone. What a label has of its own counts as much as it has
+    positive rows, against PRIOR; with fewer than LEAST_POSITIVE it has nothing.
+    """
+    positive, labels = gold.sum(0), np.arange(gold.shape[1])
+    numbers = sorted(range(1, THRESHOLDS + 1), key=lambda k: abs(k / (THRESHOLDS + 1) - common))
+    grid = np.array(numbers) / (THRESHOLDS + 1)
+    hits, claims = (np.zeros((len(grid), len(labels))) for _ in range(2))
+    for i, each in enumerate(grid):
+        claimed = scores >= each
+        hits[i], claims[i] = (claimed & gold).sum(0), claimed.sum(0)
+    at, best = np.zeros(len(labels), dtype=np.int64), -1.0
+    while (f1 := 2 * hits[at, labels].sum() / max(claims[at, labels].sum() + positive.sum(), 1.0)) > best:
+        best = f1
+        at = np.where(positive >= LEAST_POSITIVE, (2 * hits - f1 * claims).argmax(0), 0)
+    weight = positive / (positive + PRIOR)
+    drawn = 1 / (1 + np.exp(-weight * _logit(grid[at]) - (1 - weight) * _logit(common)))
+    return tuple(np.where(at == 0, common, drawn).tolist())
+
+
+def _logit(p: Any) -> Any:
+    return np.log(p / (1 - p))
+
+
 def _ratios(sums: Array) -> dict[str, Array]:
+    """Return the metrics of totals (R, …), the first of which are those of the data itself."""
     k = (sums.shape[1] - 3) // 3
     right, predicted, gold = sums[:, :k], sums[:, k : 2 * k], sums[:, 2 * k : 3 * k]
     unknown, whole, rows = sums[:, 3 * k], sums[:, 3 * k + 1], np.maximum(sums[:, 3 * k + 2], 1)
     hits, claimed, there = right.sum(1), predicted.sum(1), gold.sum(1) + unknown
-    by_label = ratio(2 * right, predicted + gold)
-    occurs = np.maximum((predicted + gold > 0).sum(1), 1)
     return {
         "f1": ratio(2 * hits, claimed + there),
-        "macro_f1": by_label.sum(1) / occurs,
+        "macro_f1": macro_f1(right, predicted, gold),
         "precision": ratio(hits, claimed),
         "recall": ratio(hits, there),
         "accuracy": whole / rows,

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from adaptree.data.columns import guess, split_names
+from adaptree.data.columns import guess, must_have, split_names
 from adaptree.data.form import Form, Row, TextForm
 from adaptree.errors import DataError, UsageError
 from adaptree.kinds import findings, metrics
 from adaptree.kinds.findings import Evaluated, Section
-from adaptree.kinds.kind import Example, Kind, Out, texts_of
+from adaptree.kinds.kind import Aim, Example, Kind, Out, find_label, texts_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,8 +38,9 @@ class MultioutputForm(TextForm):
     @classmethod
     def guess(cls, names: Sequence[str], sample: Sequence[Row], columns: Mapping[str, str | None]) -> Form | None:
         several = split_names(columns.get("label"), names)
-        if not several or any(name not in names for name in several):
+        if not several:
             return None
+        must_have(names, several)
         rest = [name for name in names if name not in several]
         found = guess(rest, sample, text=columns.get("text"), pair=columns.get("pair"), need_label=False)
         return cls(
@@ -75,12 +76,12 @@ class MultioutputForm(TextForm):
 
 @dataclass(frozen=True)
 class NumbersPrediction:
-    """A number for each of the task's targets."""
+    """A number for each of the task's targets; None where the text is empty."""
 
-    values: dict[str, float]
+    values: Mapping[str, float | None]
 
     def to_dict(self) -> dict[str, Any]:
-        return {"values": self.values}
+        return {"values": dict(self.values)}
 
     def columns(self) -> dict[str, Any]:
         return {f"prediction_{name}": value for name, value in self.values.items()}
@@ -98,6 +99,7 @@ class Multioutput(Kind):
     priority: ClassVar[int | None] = 50
     majority: ClassVar[str] = "mean"
     target_name: ClassVar[str] = "number"
+    measure: ClassVar[str] = "value"
     targets: tuple[str, ...]
     means: tuple[float, ...]
     stds: tuple[float, ...]
@@ -112,6 +114,11 @@ class Multioutput(Kind):
     @property
     def width(self) -> int:
         return len(self.targets)
+
+    def problem(self) -> str:
+        if not len(self.targets) == len(self.means) == len(self.stds) == len(set(self.targets)):
+            return f"{len(self.targets)} targets have {len(self.means)} means and {len(self.stds)} standard deviations"
+        return "" if all(std > 0 for std in self.stds) else "a standard deviation is not above 0"
 
     def loss(self, out: Out, examples: Sequence[Example], targets: Any, weights: Tensor | None = None) -> Tensor:
         import torch
@@ -136,6 +143,18 @@ class Multioutput(Kind):
             raise UsageError("a regression has no score to abstain by.", hint="Leave --min-score out.")
         rows = self.decode(out, examples).tolist()
         return [NumbersPrediction(dict(zip(self.targets, row, strict=True))) for row in rows]
+
+    def no_prediction(self) -> NumbersPrediction:
+        return NumbersPrediction(dict.fromkeys(self.targets))
+
+    def aims(self, out: Out, example: Example, given: Any, target: str | None) -> list[Aim]:
+        """Return every number, or the one that is named."""
+        some = range(self.width) if target is None else [find_label(target, self.targets, "number")]
+        return [Aim(self.targets[at], at) for at in some]
+
+    def evidence(self, out: Out, example: Example, key: Any) -> Tensor:
+        found: Tensor = out[0, key] * self.stds[key] + self.means[key]
+        return found
 
     def score(self, targets: Any, answers: Any) -> dict[str, float]:
         found = {name: metrics.regression(*pair) for name, pair in self._by_target(targets, answers).items()}

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptree import kinds
-from adaptree.data.columns import listed
+from adaptree.data.columns import free_texts, listed, must_have
 from adaptree.data.dataset import Dataset, Schema, build
 from adaptree.data.events import Listener, silent
 from adaptree.data.form import Form
+from adaptree.data.paths import asked_for, text_inside, with_paths
 from adaptree.data.read import Row, Source, name_of, rows
 from adaptree.errors import DataError
 
@@ -37,25 +38,60 @@ def open_data(
     label: str | None = None,
     kind: str | None = None,
     encoding: str = "utf-8",
+    no_header: bool = False,
+    merge_labels: bool = False,
     like: Schema | None = None,
     unknown: bool = False,
+    weight: str | None = None,
     on_event: Listener = silent,
 ) -> Dataset:
     """Read a file once; `like` gives a validation or test file the columns, kind and labels of the training file.
 
-    With `unknown`, labels that `like` does not have are counted, not refused. `reading` events report how many rows of
-    a long file have been read.
+    With `merge_labels`, labels that differ only in case, blanks or the like are one. With `unknown`, labels that `like`
+    does not have are counted, not refused. `weight` names the column with the rows' weights. `reading` events report
+    how many rows of a long file have been read.
     """
     name = name_of(source)
-    sample, stream = _peek(_reporting(rows(source, encoding=encoding), name, on_event))
+    asked = asked_for([text, pair, label, weight, *(like.columns.values() if like is not None else ())])
+    stream = rows(source, encoding=encoding, no_header=no_header, columns=asked, on_event=on_event)
+    nested = [column for column in asked if "." in column]
+    if nested:
+        stream = ((number, with_paths(row, nested)) for number, row in stream)
+    sample, stream = _peek(_reporting(stream, name, on_event))
     names = list(dict.fromkeys(itertools.chain.from_iterable(sample)))
     columns = {"text": text, "pair": pair, "label": label}
+    options = {"text_pair": pair, "label": label, "merge_labels": merge_labels}
+    known = kind if like is None else like.kind
+    if known is not None:
+        kinds.check_options(kinds.get(known), options)
+    if weight is not None:
+        must_have(names, [weight])
+        if weight in columns.values():
+            raise DataError(f"column '{weight}' cannot be used twice.", hint="--weight is a column of its own.")
+        names.remove(weight)
     if like is not None:
         owner = kinds.get(like.kind)
         form, owners = owner.form.like(names, sample, columns, like), [owner]
     else:
-        form, owners = _guess(name, names, sample, columns, kind)
-    return build(name, form, owners, stream, sample=sample, schema=like, unknown=unknown)
+        try:
+            form, owners = _guess(name, names, sample, columns, kind)
+        except DataError as error:
+            if (inside := text_inside(sample)) is None or nested:
+                raise
+            raise DataError(error.what, hint=f"Name what is inside of them: --text {inside} --label …") from None
+    found = build(
+        name, form, owners, stream, sample=sample, schema=like, unknown=unknown, merge=merge_labels, weight=weight
+    )
+    kinds.check_options(kinds.get(found.kind), options)
+    used = form.column_names(form.columns)
+    found.unused = [column for column in names if not _is_used(column, used)]
+    found.unused_texts = free_texts(found.unused, sample) if text is None else []
+    return found
+
+
+def _is_used(column: str, used: Sequence[str]) -> bool:
+    """Return whether a column is read, or something inside of it (`data` by the path `data.text`)."""
+    return any(name == column or name.startswith(f"{column}.") for name in used)
 
 
 def reader_for(task: Record, first: Mapping[str, Any], columns: Columns) -> Reader:
@@ -63,8 +99,16 @@ def reader_for(task: Record, first: Mapping[str, Any], columns: Columns) -> Read
 
     It reads the columns that the user named, else those that the task was trained on.
     """
-    form = kinds.get(task.kind).form(dict(task.columns), "")
-    return form.for_prediction(first, columns, task.name).read
+    return _form(task).for_prediction(first, columns, task.name).read
+
+
+def takes_pair(task: Record) -> bool:
+    """Return whether a task's inputs have a second text, which --text-pair can name."""
+    return _form(task).takes_pair()
+
+
+def _form(task: Record) -> Form:
+    return kinds.get(task.kind).form(dict(task.columns), "")
 
 
 def _guess(
@@ -90,11 +134,13 @@ def _candidates(name: str, names: Sequence[str], label: str | None, kind: str | 
         found = [each for each in kinds.KINDS.values() if kind in (each.name, each.family)]
     else:
         kinds.load_plugins(strict=False)
-        ends = Path(name).suffixes[-2:]
+        ends = set(Path(name).suffixes[-2:])
+        if names != ["text"]:
+            ends -= {".txt"}  # it holds a table or labels, and is not plain text
         found = [
             each
             for each in kinds.KINDS.values()
-            if each.priority is not None and (not each.endings or set(each.endings) & set(ends))
+            if each.priority is not None and (not each.endings or ends & set(each.endings))
         ]
         if label and label not in names and "," in label:
             found = [each for each in found if each.form.many_label_columns]

@@ -14,7 +14,7 @@ from adaptree.errors import UsageError
 from adaptree.kinds import findings, metrics, windows
 from adaptree.kinds.classify import MOST_NUMERIC_LABELS
 from adaptree.kinds.findings import Evaluated, Section
-from adaptree.kinds.kind import Example, Out, Prediction, as_tensor, texts_of
+from adaptree.kinds.kind import Aim, Example, Out, Prediction, as_tensor, texts_of
 from adaptree.kinds.windows import Windowed
 
 if TYPE_CHECKING:
@@ -23,6 +23,17 @@ if TYPE_CHECKING:
     from adaptree.data.dataset import Dataset
     from adaptree.data.encode import Encoder
     from adaptree.tasks.record import Record
+
+
+@dataclass(frozen=True)
+class NoNumber(Prediction):
+    """The prediction of a text that is empty."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"value": None}
+
+    def columns(self) -> dict[str, Any]:
+        return {"prediction": None}
 
 
 @dataclass(frozen=True)
@@ -39,6 +50,7 @@ class Regress(Windowed):
     linear_outside: ClassVar[bool] = True
     majority: ClassVar[str] = "mean"
     target_name: ClassVar[str] = "number"
+    measure: ClassVar[str] = "value"
     mean: float
     std: float
     windows: bool = False
@@ -63,6 +75,9 @@ class Regress(Windowed):
     @property
     def width(self) -> int:
         return 1
+
+    def problem(self) -> str:
+        return "" if self.std > 0 else f"a standard deviation of {self.std:g} is not above 0"
 
     def _means(self, out: Out, examples: Sequence[Example]) -> Tensor:
         return windows.means(out, examples) if self.windows else out
@@ -89,6 +104,15 @@ class Regress(Windowed):
             raise UsageError("a regression has no score to abstain by.", hint="Leave --min-score out.")
         return [Prediction(value=value) for value in self.decode(out, examples).tolist()]
 
+    def aims(self, out: Out, example: Example, given: Any, target: str | None) -> list[Aim]:
+        if target is not None:
+            raise UsageError("the task gives one number, and no label to choose.", hint="Leave out --target.")
+        return [Aim("value", 0)]
+
+    def evidence(self, out: Out, example: Example, key: Any) -> Tensor:
+        found: Tensor = self._means(out, [example])[0, 0] * self.std + self.mean
+        return found
+
     def score(self, targets: Any, answers: Any) -> dict[str, float]:
         return metrics.regression(targets, answers)
 
@@ -97,6 +121,9 @@ class Regress(Windowed):
 
     def extra(self) -> dict[str, Any]:
         return {"mean": self.mean, "std": self.std} | ({"windows": True} if self.windows else {})
+
+    def no_prediction(self) -> NoNumber:
+        return NoNumber()
 
     @classmethod
     def describe(cls, record: Record) -> str:

@@ -14,13 +14,13 @@ import numpy as np
 
 from adaptree.data.cells import as_list, is_absent
 from adaptree.data.columns import TEXTS, find_column, must_have, plain_name
-from adaptree.data.encode import Encoder
+from adaptree.data.encode import Encoder, Layout, spans_of
 from adaptree.data.form import Form, Row
 from adaptree.errors import DataError, UsageError
 from adaptree.kinds import bootstrap, findings, iob
 from adaptree.kinds.findings import Evaluated, Section
 from adaptree.kinds.iob import PLAIN, entities_of, scheme_of, to_iob2
-from adaptree.kinds.kind import MOST_ROWS, Example, Kind, Out
+from adaptree.kinds.kind import MOST_ROWS, Aim, Example, Kind, Out, find_label, log_odds
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -283,6 +283,7 @@ class Tag(Kind):
     priority: ClassVar[int | None] = 10
     target_name: ClassVar[str] = "tags"
     reads_tokens: ClassVar[bool] = True
+    reads_whole: ClassVar[bool] = True
     labels: tuple[str, ...]
     scheme: str = "IOB2"
     """How the training file writes its tags."""
@@ -382,6 +383,48 @@ class Tag(Kind):
                     shown[first:behind] = ["O" if "O" in self.labels else None] * (behind - first)
             found.append(TagPrediction(shown, given["tokens"], some))
         return found
+
+    def is_blank(self, given: Any) -> bool:
+        return not given["tokens"]
+
+    def aims(self, out: Out, example: Example, given: Any, target: str | None) -> list[Aim]:
+        """Return every entity, or those of the label that is named; of plain tags, one must be named."""
+        if target is not None:
+            known = self.labels if self.plain else [label[2:] or label for label in self.labels if label != "O"]
+            find_label(target, list(dict.fromkeys(known)), "tag")
+        elif self.plain:
+            raise UsageError("every word has a tag: name the one to explain.", hint=f"--target {self.labels[-1]}")
+        (found,) = self.predictions(out, [example], [given], None)
+        aims = []
+        for entity in found.entities:
+            if target is None or target in (entity.label, found.tags[entity.first]):
+                words = range(entity.first, entity.last + 1)
+                key = [(word, self.labels.index(str(found.tags[word]))) for word in words]
+                name = f"{entity.label}: {entity.text}".removeprefix(": ")
+                aims.append(Aim(name, key, entity.score, entity.start, entity.end))
+        return aims
+
+    def evidence(self, out: Out, example: Example, key: Any) -> Tensor:
+        """Return the mean log-odds of an entity's tags over its words."""
+        import torch
+
+        logits = self._logits(out, [example])
+        return torch.stack([log_odds(logits[word], at) for word, at in key]).mean()
+
+    def layout(self, encoder: Encoder, given: Any, example: Example, max_length: int) -> Layout:
+        """Return the input's own words, each the whole of its pieces."""
+        offsets, text = given["offsets"], given["text"]
+        if text is None:
+            text = " ".join(given["tokens"])
+            ends = np.cumsum([len(word) + 1 for word in given["tokens"]]).tolist()
+            offsets = [(end - len(word) - 1, end - 1) for word, end in zip(given["tokens"], ends, strict=True)]
+        room = max(1, encoder.room(max_length, pair=False))
+        written = _written(given, _spaced(encoder))
+        pieces = _pieces(encoder, [written], room)
+        ends = np.cumsum([0] + [len(pieces[word][0]) for word in written])
+        places = spans_of(0, np.repeat(np.asarray(offsets, dtype=np.int64).reshape(-1, 2), np.diff(ends), axis=0))
+        rows = [encoder.row_places(places[ends[start] : ends[end]]) for start, end in windows(ends, room)]
+        return Layout([text], rows, [[(start, end) for start, end in offsets]])
 
     def score(self, targets: Any, answers: Any) -> dict[str, float]:
         return bootstrap.score(iob.statistics(targets, answers, plain=self.plain), iob.ratios)

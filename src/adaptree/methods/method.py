@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     Step: TypeAlias = "Action | Before"
     Entry: TypeAlias = "Step | tuple[Step, ...]"
     Plan = Mapping[str, Entry]
+    Shapes = dict[str, tuple[tuple[int | None, ...], torch.dtype]]
 else:
-    Params = Action = Inputs = Plan = Step = Entry = Any
+    Params = Action = Inputs = Plan = Step = Entry = Shapes = Any
 """Params: a task's weights by name. Plan: what to do with a module's input or output, by its path in the backbone.
+Shapes: the shape and type of each weight; an axis of None may have any length.
 
 An `Action` maps a module, its arguments and its output to another output; a `Before` acts on the arguments. An entry of
 a plan is one such step, or several in their order.
@@ -155,6 +157,14 @@ class Method:
         """Return the weights of the next stage, from this stage's and the initial ones; without a head, v's is kept."""
         raise NotImplementedError
 
+    def shapes(self, sites: Sites, model: nn.Module) -> Shapes:
+        """Return the shapes of a finished task's weights, its head left out: by default those of the initial ones."""
+        return shapes_of(lambda generator: self.init(sites, model, generator))
+
+    def problem(self, sites: Sites, model: nn.Module, v: Params) -> str:
+        """Return what is wrong with a finished task's weights of these shapes, in words; '' if they fit the model."""
+        return ""
+
     def over(self, parts: Sequence[tuple[Method, Params]]) -> Method:
         """Return this method with the adapters of other tasks that it works on."""
         raise MethodError(f"{self.name} is not made of other tasks.")
@@ -166,6 +176,13 @@ class Method:
     def logits(self, v: Params, texts: Sequence[Any]) -> Tensor:
         """Return a standalone method's scores for some texts."""
         raise NotImplementedError
+
+    def contributions(self, v: Params, text: Any) -> list[tuple[int, int, int, Any]]:
+        """Return what each word of a text or pair adds to a standalone method's scores, where it is linear.
+
+        A word is the number of its text, its characters from and to, and an array of what it adds to each score.
+        """
+        raise MethodError(f"{self.name} cannot say what a word adds.", hint="--by leave-one-out")
 
     def penalty(self, v: Params) -> Tensor | None:
         """Return what is added to the loss of a step."""
@@ -261,6 +278,20 @@ def part(v: Params, name: str) -> dict[str, Tensor]:
     """Return the weights whose names begin with `name.`, without that prefix."""
     prefix = name + "."
     return {key[len(prefix) :]: tensor for key, tensor in v.items() if key.startswith(prefix)}
+
+
+def shapes_of(init: Callable[[Any], Params]) -> Shapes:
+    """Return the shapes of the weights that a function makes, which it does without memory or numbers if it can."""
+    import torch
+
+    with warnings.catch_warnings():  # a size that is larger than the width was warned of in training
+        warnings.simplefilter("ignore")
+        try:
+            with torch.device("meta"):
+                made = init(None)
+        except (RuntimeError, AttributeError, TypeError):  # a plug-in's, which needs a generator
+            made = init(torch.Generator())
+    return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in made.items()}
 
 
 def check_number(method: str, field: str, value: object, kind: type, low: float) -> None:

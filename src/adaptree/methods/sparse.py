@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar
 
 from adaptree.errors import MethodError, TaskCorrupt
-from adaptree.methods.method import Method, Params, check_number
+from adaptree.methods.method import Method, Params, Shapes, check_number
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -111,6 +111,27 @@ class Cut(Sparse):
 
     def count(self, sites: Sites, model: nn.Module) -> dict[str, int]:
         return {"adapters": self.size(sites, dict(model.named_parameters())), "norms": 0}
+
+    def shapes(self, sites: Sites, model: nn.Module) -> Shapes:
+        import torch
+
+        return {POSITIONS: ((None,), torch.uint8), VALUES: ((None,), torch.float32)}
+
+    def problem(self, sites: Sites, model: nn.Module, v: Params) -> str:
+        from adaptree.core import sparse
+
+        try:
+            at = sparse.decode(v[POSITIONS])
+        except ValueError as error:
+            return f"its positions are damaged: {error}"
+        frozen = dict(model.named_parameters())
+        total = sum(frozen[name].numel() for name in universe(frozen))
+        if len(at) != len(v[VALUES]):
+            return f"it has {len(at):,} positions, and {len(v[VALUES]):,} values"
+        rising = bool((at[1:] > at[:-1]).all())
+        if len(at) and not (rising and int(at[0]) >= 0 and int(at[-1]) < total):
+            return "its positions are not in the base"
+        return ""
 
     def cut(self, sites: Sites, frozen: Params, score: Mapping[str, Tensor]) -> Tensor:
         """Return the positions with the K largest scores among the parameters that may change."""

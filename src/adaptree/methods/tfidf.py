@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from adaptree.errors import MethodError
-from adaptree.methods.method import Method, Params, check_number
+from adaptree.methods.method import Method, Params, Shapes, check_number
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from adaptree.core.bag import Bag
     from adaptree.models.sites import Sites
 
 
@@ -59,11 +60,34 @@ class Tfidf(Method):
         """Return the scores of texts, (texts, labels)."""
         import torch
 
+        return torch.from_numpy(self._bag(v).scores(texts)).float()
+
+    def contributions(self, v: Params, text: Any) -> list[tuple[int, int, int, Any]]:
+        """Return what each word adds to the scores, which are linear in the words' weights."""
+        return self._bag(v).contributions(text)
+
+    def _bag(self, v: Params) -> Bag:
         from adaptree.core.bag import Bag
 
         words = bytes(v["tfidf.words"].numpy()).decode().split("\n")
         idf, weight, bias = (v[name].double().numpy() for name in ("tfidf.idf", "head.weight", "head.bias"))
-        return torch.from_numpy(Bag(words, idf, weight, bias, self.ngrams).scores(texts)).float()
+        return Bag(words, idf, weight, bias, self.ngrams)
+
+    def shapes(self, sites: Sites, model: nn.Module) -> Shapes:
+        import torch
+
+        return {"tfidf.words": ((None,), torch.uint8), "tfidf.idf": ((None,), torch.float32)}
+
+    def problem(self, sites: Sites, model: nn.Module, v: Params) -> str:
+        try:
+            words = bytes(v["tfidf.words"].numpy()).decode().split("\n")
+        except UnicodeDecodeError:
+            return "its words are not text"
+        if len(set(words)) < len(words):
+            return "a word is there twice"
+        if {len(words)} != {len(v["tfidf.idf"]), v["head.weight"].shape[1]}:
+            return f"it has {len(words):,} words, and weights for another number of them"
+        return ""
 
     def init(self, sites: Sites, model: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
         raise MethodError("tfidf has nothing to put into a model.", hint="Use adaptree.train(…, method='tfidf').")

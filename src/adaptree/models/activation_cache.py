@@ -2,7 +2,11 @@
 
 A file holds the states that enter that layer, for one set of distinct inputs, each padded to its canonical length: the
 same bits that the layers below would give. The file's name is a digest of everything that changes a bit, so later
-epochs, other seeds, sizes and methods, a search, and the same training tomorrow all find it.
+epochs, other seeds, sizes and methods, a search, and the same training tomorrow all find it. A checksum in it is
+verified whenever it is opened, and a damaged file is computed again.
+
+The states are those of fp32, in which a task predicts, also where training steps are computed in bf16. Where there is
+no room for a file, such steps compute the lower layers in fp32 too: the bits do not depend on the cache.
 """
 
 from __future__ import annotations
@@ -23,16 +27,27 @@ from torch import Tensor
 
 from adaptree.data.batch import canonical, collate, group
 from adaptree.data.encode import Encoding
+from adaptree.errors import TrainingError
 from adaptree.methods import Method
 from adaptree.methods.layers import top_layers
 from adaptree.models import cache_folder
 from adaptree.models.base import Base
-from adaptree.models.cache_files import FOLDER, NotCacheable, alone, make_room, mapped, reserve, sized
+from adaptree.models.cache_files import (
+    FOLDER,
+    Damaged,
+    NotCacheable,
+    alone,
+    last_line,
+    make_room,
+    mapped,
+    reserve,
+    sized,
+)
 from adaptree.models.hooks import HookedModel
 from adaptree.models.restart import CannotRestart, check_restart, key_of, private_copy, restart, states_below
 
 Array = np.ndarray[Any, Any]
-FORMAT = 1
+FORMAT = 2
 PRECISIONS = {"fp32": np.float32, "fp16": np.float16}
 BATCH = 64
 MATHS = (
@@ -47,39 +62,23 @@ VARIABLES = ("MKL_CBWR", "ONEDNN_MAX_CPU_ISA")
 """Environment variables of its libraries that may do so."""
 
 
-class CachedLayers:
-    """A model whose layers below `depth` return the states of a file instead of computing them."""
+def _feed(hooked: HookedModel, depth: int, form: int, states_of: Callable[[Sequence[Encoding]], Tensor]) -> None:
+    """Let the layers below `depth` of a model give the states of each batch that `states_of` returns."""
+    state: list[Tensor] = []
 
-    def __init__(
-        self, hooked: HookedModel, depth: int, form: int, groups: dict[int, Array], places: dict[bytes, tuple[int, int]]
-    ) -> None:
-        self._groups, self._places = groups, places
-        self._state: Tensor | None = None
-        self._device = next(hooked.backbone.parameters()).device
-        restart(hooked, depth, form, self._give)
-        hooked.feed = self.feed
+    def feed(rows: Sequence[Encoding]) -> None:
+        state[:] = [states_of(rows)]
 
-    def feed(self, rows: Sequence[Encoding]) -> None:
-        """Read the states of a batch, for the forward pass that follows."""
-        places = [self._places[key_of(row)] for row in rows]
-        states = self._groups[places[0][0]][[at for _, at in places]]
-        self._state = torch.from_numpy(states.astype(np.float32, copy=False)).to(self._device)
-
-    def _give(self) -> Tensor:
-        assert self._state is not None
-        return self._state
+    restart(hooked, depth, form, lambda: state[0])
+    hooked.feed = feed
 
 
-def depth_for(
-    method: Method, hooked: HookedModel, touched: Iterable[str], *, precision: str, dropout: bool = False
-) -> int:
+def depth_for(method: Method, hooked: HookedModel, touched: Iterable[str], *, dropout: bool = False) -> int:
     """Return the layer below which a run changes nothing; raise NotCacheable if there is none.
 
-    `touched` are the paths of all modules and weights that the run acts on, `precision` is that of the cache, or "off",
-    and `dropout` says whether the base's dropout is on.
+    `touched` are the paths of all modules and weights that the run acts on, and `dropout` says whether the base's
+    dropout is on.
     """
-    if precision == "off":
-        raise NotCacheable("the activation cache is switched off (--activation-cache off)")
     if dropout:
         raise NotCacheable("the base's dropout is on")
     depth = hooked.sites.depth
@@ -103,16 +102,15 @@ def open_cache(
     precision: str,
     note: Callable[[str], None],
     stopped: Callable[[], bool] = lambda: False,
-) -> CachedLayers:
+) -> None:
     """Put a run's lower layers on states from the cache, computing them first if they are not there.
 
-    Raise NotCacheable where that cannot be. `stopped` is called before each batch that is computed: if it returns true,
-    nothing is kept and KeyboardInterrupt is raised.
+    `precision` is that of the cache, or "off". Raise NotCacheable where it cannot be used. `stopped` is called before
+    each batch that is computed: if it returns true, nothing is kept and KeyboardInterrupt is raised.
     """
-    try:
-        form = check_restart(base.hooked, depth)
-    except CannotRestart as why:
-        raise NotCacheable(str(why)) from why
+    form = _form(base, depth)
+    if precision == "off":
+        raise NotCacheable("the activation cache is switched off (--activation-cache off)")
     distinct = {key_of(row): row for row in inputs()}
     ordered = sorted(distinct.items(), key=lambda item: (canonical(len(item[1].ids)), item[0]))
     members: dict[int, list[tuple[bytes, Encoding]]] = {}
@@ -125,18 +123,64 @@ def open_cache(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with alone(path.with_suffix(".lock"), stopped):
-            if (flat := mapped(path, dtype, total)) is None:
+            flat, again = None, ""
+            try:
+                flat = mapped(path, dtype, total)
+            except Damaged:
+                again = "the file of the activation cache was damaged and is dropped: "
+            if flat is None:
                 make_room(path, total)
                 lower = f"{depth} lower layer{'s' * (depth > 1)}"
-                note(f"computing the {lower} once for {len(ordered):,} texts ({sized(total)}).")
+                note(f"{again}computing the {lower} once for {len(ordered):,} texts ({sized(total)}).")
                 _fill(base, depth, members, sizes, dtype, path, total, stopped)
                 flat = mapped(path, dtype, total)
     except OSError as error:
         raise NotCacheable(f"the cache cannot be written ({error.strerror or error})") from error
+    except Damaged as error:
+        raise NotCacheable(
+            f"what was written to {path.parent} is not what is read there: the disk is damaged"
+        ) from error
     if flat is None:
         raise NotCacheable(f"another process removed the file from {path.parent}")
     groups, places = _views(flat, members, sizes, base.width)
-    return CachedLayers(hooked, depth, form, groups, places)
+
+    def states_of(rows: Sequence[Encoding]) -> Tensor:
+        found = [places[key_of(row)] for row in rows]
+        states = groups[found[0][0]][[at for _, at in found]]
+        return torch.from_numpy(states.astype(np.float32, copy=False)).to(base.device)
+
+    _feed(hooked, depth, form, states_of)
+
+
+def compute_below(base: Base, hooked: HookedModel, depth: int, precision: str) -> None:
+    """Compute a run's lower layers for each batch as the cache would hold them: in fp32, whatever the run computes in.
+
+    `precision` is that of the cache. Raise NotCacheable for a base that cannot be restarted, and is never cached.
+    """
+    form, copy = _form(base, depth), private_copy(base.hooked)
+
+    def states_of(rows: Sequence[Encoding]) -> Tensor:
+        with torch.no_grad(), torch.autocast(torch.device(base.device).type, enabled=False):
+            states = states_below(copy, depth, collate(rows, base.encoder.pad_id, base.device))
+        if precision == "fp16":
+            _check_range(states)
+            return states.half().float()
+        return states
+
+    _feed(hooked, depth, form, states_of)
+
+
+def _form(base: Base, depth: int) -> int:
+    """Return how a layer's output is wrapped (`check_restart`); raise NotCacheable if a base cannot be restarted."""
+    try:
+        return check_restart(base.hooked, depth)
+    except CannotRestart as why:
+        raise NotCacheable(str(why)) from why
+
+
+def _check_range(states: Tensor) -> None:
+    if float(states.abs().max()) > float(np.finfo(np.float16).max):
+        raise TrainingError("some states of the lower layers are too large for fp16.", hint="--activation-cache fp32")
 
 
 def _name(base: Base, depth: int, precision: str, ordered: Sequence[tuple[bytes, Encoding]]) -> str:
@@ -220,12 +264,15 @@ def _fill(
                     if stopped():
                         raise KeyboardInterrupt
                     inputs = collate([of[i][1] for i in at], base.encoder.pad_id, base.device)
-                    states = states_below(copy, depth, inputs).cpu().numpy()
-                    if dtype == np.float16 and np.abs(states).max() > np.finfo(np.float16).max:
-                        raise NotCacheable("some states are too large for fp16; --activation-cache fp32 holds them")
-                    groups[length][at] = states
+                    states = states_below(copy, depth, inputs)
+                    if dtype == np.float16:
+                        _check_range(states)
+                    groups[length][at] = states.cpu().numpy()
         flat.flush()
+        line = last_line(path, flat.view(np.uint8))
         del flat, groups
+        with partial.open("ab") as file:
+            file.write(line)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

@@ -14,7 +14,9 @@ from adaptree.data.batch import collate
 from adaptree.data.encode import Encoder, Encoding
 from adaptree.kinds import Kind
 from adaptree.kinds.kind import as_texts
+from adaptree.methods.method import Shapes
 from adaptree.models.bound import Bound
+from adaptree.models.fit import check_fit
 from adaptree.models.forward import vectors
 from adaptree.models.hooks import HookedModel
 from adaptree.models.several import ParallelTasks, RowTasks
@@ -50,6 +52,7 @@ class Base:
         self.fingerprint = digest
         self.device = device
         self._folder = folder
+        self._shapes: dict[Any, Shapes] = {}
 
     @property
     def width(self) -> int:
@@ -104,8 +107,12 @@ class Base:
                 parts = {repr(part): self.bind(part, tasks=tasks, int8=int8) for part in expression.parts}
                 several = ParallelTasks if isinstance(expression, Parallel) else RowTasks
                 return several(expression, self, parts)
-            return Bound(self, compose.compile_(expression, tasks, self.device), int8=int8)
-        return Bound(self, compose.of_task(task, on=on, device=self.device), int8=int8)
+            return Bound(self, compose.compile_(expression, tasks, self.device, self.check), int8=int8)
+        return Bound(self, compose.of_task(task, on=on, device=self.device, check=self.check), int8=int8)
+
+    def check(self, task: Task) -> None:
+        """Raise WrongBase for a task of another base, TaskCorrupt if its record or its weights do not fit this one."""
+        check_fit(task, self, self._shapes)
 
     def __repr__(self) -> str:
         return (

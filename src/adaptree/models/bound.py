@@ -13,17 +13,20 @@ from adaptree import compose, kinds
 from adaptree.compose import Composition, Parts
 from adaptree.compose.blocks import Dropped
 from adaptree.core.int8 import quantise
-from adaptree.errors import CompositionError, TaskCorrupt, UsageError, WrongBase
+from adaptree.data.encode import Encoding
+from adaptree.errors import CompositionError, UsageError
 from adaptree.kinds import Example, Out
 from adaptree.kinds.kind import as_texts
 from adaptree.kinds.reading import Reader, reader_for
 from adaptree.methods import Params, Plan
 from adaptree.models.forward import infer, vectors
+from adaptree.models.gates import gated
 from adaptree.models.hooks import HookedModel
 
 if TYPE_CHECKING:
+    from adaptree.data.read import Source
     from adaptree.models.base import Base
-    from adaptree.tasks.task import Task
+    from adaptree.tasks.store import Store
 
 INT8_TEXTS, INT8_CHANGED = 256, 0.02
 """How many inputs are computed in fp32 too, and which share of the predictions int8 may change."""
@@ -41,31 +44,18 @@ class Bound:
         self.base = base
         self.composition = composition
         self.task = composition.task
-        for task in composition.tasks:
-            self._check_base(task)
         self._exact = self._check_int8() if int8 else None
         self._compared = self._changed = 0
         self.kind = kinds.for_record(self.task.record, base.encoder)
         self.truncated = 0
         """How many texts so far were longer than the task takes, and were truncated."""
+        self.blank = 0
+        """How many inputs so far had no text, and have no prediction."""
         self.method = composition.parts[-1][0]
         self._v = composition.v
         if isinstance(self.method, Dropped):
             self._v = self.method.left(base.hooked.sites, self._v)
-        try:
-            self._plan, self._copy = self._place(composition.parts)
-        except KeyError as error:
-            names = " or ".join(f"'{each.record.name}'" for each in composition.tasks)
-            raise TaskCorrupt(f"the task {names} lacks the weight {error}.", hint="Train it again.") from error
-
-    def _check_base(self, task: Task) -> None:
-        record = task.record
-        if record.base.get("fingerprint") != self.base.fingerprint:
-            raise WrongBase(
-                f"the task '{record.name}' was trained on another base, {record.base.get('name')}, "
-                f"not on {self.base.name}.",
-                hint=f"Load that base: --base {record.base.get('name')}, or its folder.",
-            )
+        self._plan, self._copy = self._place(composition.parts)
 
     def _place(self, parts: Parts) -> tuple[Plan | None, HookedModel | None]:
         """Return the plan to run on the base itself; or, if weights are replaced, a copy of the base that has them."""
@@ -76,7 +66,7 @@ class Bound:
         copy = hooked.copy(weights)
         if self._exact is not None and not quantise(copy.backbone):
             raise UsageError(
-                f"{hooked.sites.architecture} has no linear maps that int8 is for.", hint="Leave out int8."
+                f"{hooked.sites.architecture} has no linear maps that int8 is for.", hint="Leave out --int8."
             )
         copy.bind(plan)
         return None, copy
@@ -87,6 +77,11 @@ class Bound:
         return None if self._plan is None or self.method.standalone else (self._plan, self._v)
 
     @property
+    def columns(self) -> Mapping[str, Any]:
+        """The columns that the task was trained on."""
+        return self.task.record.columns
+
+    @property
     def spelling(self) -> str:
         """Its methods as text, from the lowest to the topmost."""
         return ", ".join(str(method) for method, _ in self.composition.parts)
@@ -95,13 +90,18 @@ class Bound:
     def int8(self) -> bool:
         return self._exact is not None
 
+    @property
+    def int8_compared(self) -> tuple[int, int]:
+        """How many predictions in int8 were compared with those in fp32, and how many of them differ."""
+        return self._compared, int(self._changed)
+
     def _check_int8(self) -> Bound:
         """Return the same task in fp32, with which the first predictions in int8 are compared."""
         if self.base.device != "cpu":
-            raise UsageError("int8 is for processors.", hint="Leave it out, or --device cpu.")
+            raise UsageError("int8 is for processors.", hint="Leave out --int8, or compute on one: --device cpu")
         exact = Bound(self.base, self.composition)
         if exact.method.standalone:
-            raise UsageError(f"{exact.method.name} does not run in the base.", hint="Leave out int8.")
+            raise UsageError(f"{exact.method.name} does not run in the base.", hint="Leave out --int8.")
         return exact
 
     def _compare(self, examples: Sequence[Example], out: Out, batch_size: int) -> None:
@@ -109,21 +109,26 @@ class Bound:
         if self._exact is None or self._compared >= INT8_TEXTS or not examples:
             return
         some = examples[: INT8_TEXTS - self._compared]
-        exact = self._exact._compute(some, batch_size)
+        exact = self._exact.compute(some, batch_size)
         self._compared += len(some)
         self._changed += self.kind.changed(exact, out[: sum(map(len, some))], some)
         if self._changed > max(1.0, INT8_CHANGED * self._compared):
             raise UsageError(
                 f"int8 changes {self._changed:,} of the first {self._compared:,} predictions of "
                 f"'{self.task.record.name}'.",
-                hint="Leave it out; this task needs fp32.",
+                hint="Leave out --int8: this task needs fp32.",
             )
 
     def predict(self, inputs: Any, *, min_score: float | None = None, batch_size: int = 64) -> list[Any]:
         """Return a prediction for each input, in order: a `Prediction` for texts and pairs."""
         read = self.kind.inputs(inputs, self.task.record)
         examples, out = self.run(read, batch_size)
-        return self.kind.predictions(out, examples, read, min_score)
+        return self.respond(out, examples, read, min_score)
+
+    def respond(self, out: Out, examples: Sequence[Example], read: list[Any], min_score: float | None) -> list[Any]:
+        """Return the predictions for inputs that the task has read, and count those that have no text."""
+        self.blank += sum(map(self.kind.is_blank, read))
+        return self.kind.respond(out, examples, read, min_score)
 
     def answer(self, inputs: Any, min_score: float | None = None) -> list[Any]:
         """Predict for inputs as `line` and `reader` return them."""
@@ -136,6 +141,21 @@ class Bound:
     def reader(self, first: Mapping[str, Any], columns: Mapping[str, str | None]) -> Reader:
         """Return a function from a file's row to an input; `first` is its first row, `columns` those to read."""
         return reader_for(self.task.record, first, columns)
+
+    def evaluate(
+        self,
+        data: Source,
+        *,
+        text: str | None = None,
+        text_pair: str | None = None,
+        label: str | None = None,
+        encoding: str = "utf-8",
+        store: Store | None = None,
+    ) -> dict[str, Any]:
+        """Return its scores on labelled data with 95 % intervals, and its price: `adaptree.evaluate` as a method."""
+        from adaptree.models.evaluate import evaluate
+
+        return evaluate(self, data, text=text, text_pair=text_pair, label=label, encoding=encoding, store=store)
 
     def decode(self, inputs: Any, *, batch_size: int = 64) -> Any:
         """Return what is compared with the target in scoring, for each input."""
@@ -165,9 +185,26 @@ class Bound:
         if self.method.standalone:
             return [], self.method.logits(self._v, inputs) if inputs else torch.empty(0, self.kind.width)
         examples = self.read(inputs)
-        out = self._compute(examples, batch_size)
+        out = self.compute(examples, batch_size)
         self._compare(examples, out, batch_size)
         return examples, out
+
+    @property
+    def exact(self) -> Bound:
+        """The same task in fp32."""
+        return self._exact or self
+
+    def gated(self, rows: Sequence[Encoding], gates: Tensor, hidden_id: int) -> Out:
+        """Return the head's output for rows of one canonical length, with gradients to `gates`, (rows, tokens).
+
+        A token's embedding is its own where its gate is 1, that of the token `hidden_id` where it is 0, and between the
+        two on a straight line.
+        """
+        hooked = self._copy or self.base.hooked
+        plan = gated(hooked, hooked.plan if self._plan is None else self._plan, gates, hidden_id)
+        with hooked.running(plan):
+            hidden, mask = self.base.hidden(rows, self._copy)
+            return self.kind.run(hidden, mask, rows, self._v, self.task.record.pooling, self.base.embeddings)
 
     def read(self, inputs: list[Any]) -> list[Example]:
         """Return inputs as encoded examples."""
@@ -175,7 +212,8 @@ class Bound:
         self.truncated += sum(any(row.truncated for row in example) for example in examples)
         return list(self.kind.resampled(examples, None))
 
-    def _compute(self, examples: Sequence[Example], batch_size: int) -> Out:
+    def compute(self, examples: Sequence[Example], batch_size: int = 64) -> Out:
+        """Return the head's output for each row of some examples."""
         pooling = self.task.record.pooling
         return infer(self.base, examples, self.kind, self._v, self._plan, pooling, batch_size, self._copy)
 

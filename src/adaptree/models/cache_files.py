@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -21,19 +22,43 @@ FOLDER = "trunk"
 """In the user's cache folder. The name of earlier versions, whose files are used, or removed to make room."""
 
 
+BLOCK = 1 << 24
+"""Bytes that are verified at once."""
+
+
 class NotCacheable(Exception):
     """A run's activations cannot be cached; the message says why, and what would make it possible."""
 
 
+class Damaged(Exception):
+    """A file of states is not as it was written."""
+
+
 def mapped(path: Path, dtype: np.dtype[Any], total: int) -> Array | None:
-    """Map a file of states and mark it as used; return None if it is absent or incomplete."""
+    """Map a file of `total` bytes of states, verify them, and mark it as used; return None if it is absent.
+
+    Raise Damaged if one bit of it is not as it was written.
+    """
     try:
-        flat = np.memmap(path, dtype=dtype, mode="r")
-    except (FileNotFoundError, ValueError):
+        whole = np.memmap(path, dtype=np.uint8, mode="r")
+    except FileNotFoundError:
         return None
+    except ValueError as error:  # an empty file
+        raise Damaged from error
+    states = whole[:total]
+    if whole[total:].tobytes() != last_line(path, states):
+        raise Damaged
     with contextlib.suppress(OSError):  # removed meanwhile, or another user's
         os.utime(path)
-    return flat if flat.nbytes == total else None
+    return states.view(dtype)
+
+
+def last_line(path: Path, states: Array) -> bytes:
+    """Return what stands behind the states in a file: whose they are, how many bytes, and their CRC-32."""
+    crc = 0
+    for start in range(0, len(states), BLOCK):
+        crc = zlib.crc32(states[start : start + BLOCK].data, crc)
+    return f"adaptree states {path.stem} {len(states):020d} {crc:08x}\n".encode()
 
 
 def room(folder: Path) -> int:

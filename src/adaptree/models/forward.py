@@ -33,6 +33,18 @@ def vectors(
     return out
 
 
+def states(
+    base: Base, rows: Sequence[Encoding], pooling: str = "", batch_size: int = 64, hooked: HookedModel | None = None
+) -> list[Tensor]:
+    """Return the last hidden state of every token of each row, (tokens, width), in this base or in a copy of it."""
+    out: dict[int, Tensor] = {}
+    with torch.inference_mode():
+        for at in group([len(row.ids) for row in rows], batch_size):
+            hidden, _ = base.hidden([rows[i] for i in at], hooked)
+            out |= {int(i): h[: len(rows[i].ids)].float().cpu() for i, h in zip(at, hidden, strict=True)}
+    return [out[i] for i in range(len(rows))]
+
+
 def forward(
     base: Base,
     examples: Sequence[Example],

@@ -14,14 +14,17 @@ from adaptree.errors import BaseError
 from adaptree.models import cache_folder
 from adaptree.models.architectures import Architecture
 from adaptree.models.base import Base
-from adaptree.models.embedded import config_of, limit_of, locate
+from adaptree.models.embedded import EMBEDDED, config_of, limit_of, locate
 from adaptree.models.fingerprint import SETTINGS, fingerprint
 from adaptree.models.hooks import HookedModel
+from adaptree.models.trust import check_folder, check_version
 
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
 """oneDNN keeps its last 1,024 kernels, one for each shape in bf16: some 60 MB that save no time here.
 
 It reads this once, when the first base is loaded."""
+MOST_REASON = 200
+"""Characters of another library's message that are shown."""
 
 
 def load_base(
@@ -34,11 +37,14 @@ def load_base(
 ) -> Base:
     """Load a base, frozen: 'minilm' (embedded), 'mpnet', a folder, or a name on the Hugging Face hub."""
     import transformers
-    from safetensors import SafetensorError
     from transformers.utils import logging
 
+    check_version(transformers.__version__)
     folder = locate(name, allow_pickle=allow_pickle)
     config_json = config_of(folder)
+    if name not in EMBEDDED:  # those are what was published, to the bit
+        check_folder(folder, trust_remote_code=trust_remote_code)
+    limit = limit_of(config_json)
     logging.disable_progress_bar()
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
@@ -53,7 +59,7 @@ def load_base(
             output_loading_info=True,
             **options,
         )
-    except (OSError, ValueError, RuntimeError, KeyError, ImportError, SafetensorError) as error:
+    except Exception as error:  # whatever a damaged configuration or file makes of a library
         raise BaseError(_reason(name, error), hint=_way_out(error)) from error
     finally:
         logging.set_verbosity(verbosity)
@@ -62,9 +68,13 @@ def load_base(
         raise BaseError(f"the weights in '{folder.name}' lack {len(missing)} of the model's, such as {missing[0]}.")
     model.requires_grad_(False).eval().to(device)
     hooked = HookedModel(model, architecture)
-    hooked.probe()
-    files = [path for path in folder.iterdir() if path.suffix in (".safetensors", ".json", ".bin")]
     encoder = Encoder.load(folder, config_json, trust_remote_code=trust_remote_code)
+    _check_words(folder, encoder, model)
+    files = [path for path in folder.iterdir() if path.suffix in (".safetensors", ".json", ".bin")]
+    digest = cache_folder.digest_of(
+        files, f"fingerprint 2 of {torch.float32} {SETTINGS}", lambda: _fingerprint(folder, hooked.backbone)
+    )
+    hooked.probe()
     here = Path(name).expanduser()
     return Base(
         here.resolve().name if folder == here else str(name),
@@ -72,18 +82,34 @@ def load_base(
         encoder,
         location=str(here.resolve()) if folder == here else str(name),
         pooling=_pooling(folder) or hooked.sites.pooling,
-        limit=limit_of(config_json),
-        digest=cache_folder.digest_of(
-            files, f"fingerprint 2 of {torch.float32} {SETTINGS}", lambda: fingerprint(hooked.backbone)
-        ),
+        limit=limit,
+        digest=digest,
         device=device,
         folder=folder,
     )
 
 
+def _check_words(folder: Path, encoder: Encoder, model: Any) -> None:
+    """Raise BaseError if the tokenizer gives tokens that the model has no embedding for."""
+    rows, highest = model.get_input_embeddings().weight.shape[0], encoder.highest_id
+    if max(highest, encoder.pad_id) >= rows:
+        raise BaseError(
+            f"the tokenizer in '{folder.name}' has tokens up to {highest:,}, and the model embeddings for {rows:,}.",
+            hint="They belong to different models: save the tokenizer that this model was trained with.",
+        )
+
+
+def _fingerprint(folder: Path, backbone: Any) -> str:
+    """Return the fingerprint of a model whose weights are all finite numbers."""
+    for name, p in backbone.named_parameters():
+        if not torch.isfinite(p).all():
+            raise BaseError(f"the weights in '{folder.name}' have NaN or infinity in {name}.", hint="Fetch them again.")
+    return fingerprint(backbone)
+
+
 def _reason(name: str | Path, error: Exception) -> str:
     first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return f"the model in '{name}' cannot be loaded: {first}"
+    return f"the model in '{name}' cannot be loaded: {first[:MOST_REASON]}{'…' * (len(first) > MOST_REASON)}"
 
 
 def _way_out(error: Exception) -> str:

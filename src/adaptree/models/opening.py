@@ -59,10 +59,13 @@ def encoder_of(base: Base | str | Path) -> tuple[Encoder, int]:
     """Return a base's tokenizer and its longest input, without loading its weights or torch."""
     from adaptree.data.encode import Encoder
     from adaptree.models.embedded import config_of, limit_of, locate
+    from adaptree.models.trust import check_folder
 
     if isinstance(base, str | Path):
         folder = locate(base)
         config = config_of(folder)
+        if not (folder / "tokenizer.json").is_file():  # then transformers reads it
+            check_folder(folder)
         return Encoder.load(folder, config), limit_of(config)
     return base.encoder, base.limit
 
@@ -88,7 +91,7 @@ def open_task(
     tasks = {"": store[str(reference)]} if plain else _named(store, reference)
     first = next(iter(tasks.values()))
     if base is None:
-        base = bases_of(store).get(first.record.base["fingerprint"], first.record.base["name"])
+        base = bases_of(store).get(first.record.base.get("fingerprint", ""), first.record.base.get("name", ""))
     trust = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
     opened = base_of(base, device, threads, **trust)
     bound: Bound = opened.bind(first, int8=int8) if plain else opened.bind(reference, tasks=tasks, int8=int8)

@@ -19,7 +19,7 @@ from adaptree.data.batch import group
 from adaptree.data.encode import Encoding
 from adaptree.errors import AdaptreeError, CompositionError, DataError, UsageError, near
 from adaptree.kinds import Example, Out
-from adaptree.kinds.reading import Reader
+from adaptree.kinds.reading import Reader, takes_pair
 from adaptree.methods import Params
 from adaptree.models.passes import NotShareable, Passes
 from adaptree.models.restart import key_of
@@ -95,13 +95,18 @@ class MultiTask:
             raise UsageError(f"'{name}' is not a part of {self.expression!r}.", hint=hint)
         return self.parts[name]
 
+    def _columns_of(self, part: Bound, columns: Mapping[str, str | None]) -> Mapping[str, str | None]:
+        """Return the columns that a user named, without the second text for a part of one where others have two."""
+        pairs = [takes_pair(each.task.record) for each in self.parts.values()]
+        return {**columns, "pair": None} if any(pairs) and not takes_pair(part.task.record) else columns
+
     def _predictions(
         self, inputs: Mapping[str, Sequence[Any]], min_score: float | None, batch_size: int
     ) -> dict[str, list[Any]]:
         """Return the predictions of each part for its inputs."""
         done = self.outputs(inputs, batch_size)
         return {
-            name: self.parts[name].kind.predictions(out, examples, read, min_score)
+            name: self.parts[name].respond(out, examples, read, min_score)
             for name, (read, examples, out) in done.items()
         }
 
@@ -162,7 +167,7 @@ class ParallelTasks(MultiTask):
 
     def reader(self, first: Mapping[str, Any], columns: Mapping[str, str | None]) -> Reader:
         """Return a function from a file's row to an input of each part, which reads its own columns."""
-        readers = {name: part.reader(first, columns) for name, part in self.parts.items()}
+        readers = {name: part.reader(first, self._columns_of(part, columns)) for name, part in self.parts.items()}
         return lambda row, number, file: {name: read(row, number, file) for name, read in readers.items()}
 
 
@@ -233,7 +238,7 @@ class RowTasks(MultiTask):
                     hint=hint,
                 )
             if name not in readers:
-                readers[name] = self.parts[name].reader(row, columns)
+                readers[name] = self.parts[name].reader(row, self._columns_of(self.parts[name], columns))
             return name, readers[name](row, number, file)
 
         return read

@@ -17,8 +17,9 @@ from adaptree.errors import AdaptreeError, MethodError, TaskNotFound, UnknownArc
 from adaptree.methods import Method, parse
 from adaptree.models.architectures import Architecture
 from adaptree.models.fingerprint import fingerprint, pooler
+from adaptree.models.fit import check_weights
 from adaptree.models.hooks import HookedModel, price, share, without_dropout
-from adaptree.models.sites import backbone_of
+from adaptree.models.sites import backbone_of, find
 from adaptree.tasks.record import FUSES, ON, RECORD, Record
 from adaptree.tasks.task import Task
 
@@ -242,7 +243,7 @@ def attach(
     kind: Any = type(model)
     build = functools.partial(_class_for(kind), model, method, architecture, dropout, seed)
     if isinstance(found, Task):
-        return _with_task(build, model, found)
+        return _with_task(build, model, found, architecture)
     if method.stages > 1:
         raise UsageError(
             f"{method.name} trains {method.stages} times over, with other weights each time: it needs its own loop.",
@@ -278,8 +279,10 @@ def _read(what: Method | str | Task | Path) -> Method | Task:
     return method
 
 
-def _with_task(build: Callable[..., Tuned], model: nn.Module, task: Task) -> Tuned:
-    """Attach a trained task; raise WrongBase or UsageError if its weights are not for this model."""
+def _with_task(
+    build: Callable[..., Tuned], model: nn.Module, task: Task, architecture: Architecture | None = None
+) -> Tuned:
+    """Attach a trained task; raise WrongBase, TaskCorrupt or UsageError if its weights are not for this model."""
     record = task.record
     if fingerprint(backbone_of(model)) != record.base.get("fingerprint"):
         raise WrongBase(
@@ -298,7 +301,9 @@ def _with_task(build: Callable[..., Tuned], model: nn.Module, task: Task) -> Tun
         _check_trained(task, model)
         weights = {name: tensor for name, tensor in weights.items() if not name.startswith(HEAD)}
     last = {name: tensor for name, tensor in weights.items() if not name.startswith(HEAD)}
-    tuned = build(weights=last if parse(record.method).stages > 1 else None)
+    method = parse(record.method)
+    check_weights(task, method, find(model, architecture), backbone_of(model))
+    tuned = build(weights=last if method.stages > 1 else None)
     _check_fit(record.name, weights, tuned, type(model).__name__)
     tuned.load_state_dict(weights)
     return tuned

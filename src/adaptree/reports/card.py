@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from adaptree import kinds
@@ -10,11 +11,14 @@ from adaptree.kinds import Kind
 from adaptree.reports import findings
 from adaptree.reports.figures import images
 from adaptree.reports.markdown import block, code, interval, number, plain, quoted, score, section, table
+from adaptree.reports.text import printable
 
 if TYPE_CHECKING:
     from adaptree.tasks.record import Record
 
 MOST_LABELS = 50
+MOST_WARNING = 1000
+"""Characters of a warning."""
 ATTACHED = "attached"
 """The kind in the record of a task that belongs to a user's own Hugging Face model."""
 
@@ -40,10 +44,13 @@ CITATIONS = {"pfeiffer": _PFEIFFER, "fusion": _PFEIFFER}  # beside Houlsby's, by
 
 def write(record: Record) -> str:
     """Return the whole card in Markdown, with a YAML front matter."""
-    figures = images(record)
+    return f"{_front(record)}\n\n{body(record, images(record))}"
+
+
+def body(record: Record, figures: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the card without its front matter; `figures` are images in Markdown, by the names of their files."""
     sections = [
-        _front(record),
-        f"# {record.reference}\n\n{_what(record)}",
+        f"# {plain(record.reference)}\n\n{_what(record)}",
         section("Labels", _labels(record)),
         section("Examples", _examples(record)),
         section("How good", _scores(record)),
@@ -131,6 +138,17 @@ def _main_part(record: Record) -> tuple[str, dict[str, float]]:
     return part, record.metrics.get(part, {})
 
 
+def chosen_on_validation(record: Record) -> str:
+    """Return which choices the scored validation rows have made, as a sentence without its stop; "" if none."""
+    if _main_part(record)[0] == "test" or not record.metrics:
+        return ""
+    kind = kinds.find(record.kind) or Kind
+    chosen = ["best epoch"] * (len(record.history) > 1) + [
+        name.replace("_", " ") for name in kind.chosen if record.extra.get(name)
+    ]
+    return f"The validation rows also chose the {' and the '.join(chosen)}" if chosen else ""
+
+
 def _scores(record: Record) -> str:
     part, scores = _main_part(record)
     if not scores:
@@ -140,17 +158,24 @@ def _scores(record: Record) -> str:
     rows = []
     for name, value in scores.items():
         beside = [score(found.get(name)) for found in record.baselines.values()]
-        rows.append([plain(name), score(value), interval(record, part, name), *beside])
+        rows.append([plain(name), score(value) or "not a number", interval(record, part, name), *beside])
     head = ("metric", "this task", "95 % interval", *(plain(names.get(name, name)) for name in record.baselines))
     size = record.data.get(part)
     on = f"On the {number(size)} rows of the {part} part" if isinstance(size, int) else f"On the {part} part"
-    blocks = [f"{on}:", table(head, rows)]
+    blocks = [f"**Warning:** {plain(text, MOST_WARNING)}" for text in record.extra.get("warnings", ())]
+    blocks += [f"{on}:", table(head, rows)]
     if part == "test" and (others := record.metrics.get("validation")):
         spans = {name: interval(record, "validation", name) for name in others}
         shown = (
             f"{plain(name)} {score(others[name])}" + (f" ({span})" if span else "") for name, span in spans.items()
         )
         blocks.append(f"On the validation part: {', '.join(shown)}.")
+    if record.settings.get("refitted"):
+        blocks.append(
+            "The validation score is of the same training without those rows; the task itself then learned all rows."
+        )
+    if chosen := chosen_on_validation(record):
+        blocks.append(f"{chosen}, so that on other rows the scores may be a little lower.")
     if note := kind.score_note(record):
         blocks.append(plain(note))
     return "\n\n".join(blocks)
@@ -178,7 +203,7 @@ def _training(record: Record) -> str:
         digest = f", digest {code(data['digest'])}" if data.get("digest") else ""
         lines.append(f"- data: {plain(data.get('name', 'unnamed'))}{f' ({parts})' if parts else ''}{digest}")
         if data.get("truncated"):
-            lines.append(f"- cut to {record.max_length} tokens: {number(data['truncated'])} texts")
+            lines.append(f"- cut to {record.max_length} tokens (`--max-length`): {number(data['truncated'])} texts")
         left_out = data.get("left_out") or {}
         why = left_out if isinstance(left_out, dict) else {"": left_out}
         lines += [f"- left out: {number(count)} rows {plain(what)}".rstrip() for what, count in why.items() if count]
@@ -201,7 +226,7 @@ def _loading(record: Record) -> str:
         f"task = at.Store()[{quoted(record.reference)}]",
         f"base.bind(task).predict([{given}])",
     ]
-    return block("python", python) + "\n\n" + block("sh", [f"adaptree predict {record.reference} {words}"])
+    return block("python", python) + "\n\n" + block("sh", [f"adaptree predict {printable(record.reference)} {words}"])
 
 
 def _citation(record: Record) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from adaptree import kinds
 from adaptree.kinds.findings import Figure, Table
-from adaptree.reports.markdown import number, plain, score, section, table, value
+from adaptree.reports.markdown import number, plain, score, section, table
 
 if TYPE_CHECKING:
     from adaptree.tasks.record import Record
@@ -36,24 +37,32 @@ def _table(found: Table) -> str:
     """Return a table in Markdown; "" where it has no rows."""
     if not found.rows:
         return ""
-    lines = []
-    for row in found.rows:
-        cells = [
-            _score(cell) if name in found.scores else _cell(cell) for name, cell in zip(found.head, row, strict=True)
-        ]
-        if found.row_names:
-            cells[0] = f"**{plain(row[0], CUT_NAME)}**"
-        lines.append(cells)
-    return table([plain(name, CUT_NAME) for name in found.head], lines)
+    columns = []
+    for name, column in zip(found.head, zip(*found.rows, strict=True), strict=True):
+        columns.append([_score(cell) for cell in column] if name in found.scores else _column(column))
+    if found.row_names:
+        columns[0] = [f"**{plain(row[0], CUT_NAME)}**" for row in found.rows]
+    return table([plain(name, CUT_NAME) for name in found.head], zip(*columns, strict=True))
 
 
 def _score(cell: Any) -> str:
     return score(cell) if cell is None or isinstance(cell, int | float) else plain(cell)
 
 
-def _cell(cell: Any) -> str:
+def _column(cells: Sequence[Any]) -> list[str]:
+    """Return the cells of a column, its numbers with the same decimals: as many as give the largest four digits."""
+    largest = max((abs(cell) for cell in cells if isinstance(cell, float) and math.isfinite(cell)), default=0.0)
+    digits = 3 - math.floor(math.log10(largest)) if largest else 4
+    return [_cell(cell, digits) for cell in cells]
+
+
+def _cell(cell: Any, digits: int) -> str:
     if isinstance(cell, list):
         return " · ".join(plain(part, CUT) for part in cell)
     if isinstance(cell, str):
         return plain(cell, CUT)
-    return number(cell) if isinstance(cell, int) else value(cell)
+    if isinstance(cell, int):
+        return number(cell)
+    if cell is None or not math.isfinite(cell):
+        return "not a number"
+    return f"{cell:,.{max(digits, 0)}f}" if -12 < digits < 12 else f"{cell:.3e}"

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import html
 import json
+import math
 import re
-import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
+
+from adaptree.reports.text import printable
 
 if TYPE_CHECKING:
     from adaptree.tasks.record import Record
 
 CUT = 120
+NUMBER = re.compile(r"[-+]?[\d,.]+(e[-+]?\d+)?( %)?|not a number|")
+"""A cell of a table that reads as a number, or has none."""
 
 
 def plain(text: object, cut: int = CUT) -> str:
     """Return any text as one cell of a Markdown table: on one line, cut, and escaped for Markdown and HTML."""
-    line = " ".join(str(text).split())
-    line = "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) in ("Cc", "Cs") else c for c in line)
+    line = printable(text)
     if len(line) > cut:
         line = line[: cut - 1].rstrip() + "…"
     return re.sub(r"([\\`*_\[\]|~$])", r"\\\1", html.escape(line, quote=False))
@@ -31,8 +34,11 @@ def section(title: str, *blocks: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    """Return a table; a column of numbers stands to the right, so that their decimals are below each other."""
+    body = [list(row) for row in rows]
+    numeric = [any(column) and all(map(NUMBER.fullmatch, column)) for column in zip(*body, strict=True)]
+    rule = ["---:" if right else "---" for right in numeric] or ["---"] * len(head)
+    return "\n".join(f"| {' | '.join(line)} |" for line in [head, rule, *body])
 
 
 def block(language: str, lines: Iterable[str]) -> str:
@@ -40,7 +46,7 @@ def block(language: str, lines: Iterable[str]) -> str:
 
 
 def code(value: Any) -> str:
-    return "`" + " ".join(str(value).replace("`", "'").split()) + "`"
+    return "`" + printable(value).replace("`", "'") + "`"
 
 
 def quoted(text: str) -> str:
@@ -52,12 +58,7 @@ def number(value: Any) -> str:
 
 
 def score(value: float | None, digits: int = 4) -> str:
-    return "" if value is None else f"{value:.{digits}f}"
-
-
-def value(number: Any) -> str:
-    """Return a number with four digits, or words in its place."""
-    return f"{number:.4g}" if isinstance(number, float) else "not a number" if number is None else plain(number)
+    return "" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
 
 
 def interval(record: Record, part: str, name: str) -> str:

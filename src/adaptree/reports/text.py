@@ -1,9 +1,10 @@
-"""Texts of users inside figures and pages: on one line, short, and harmless as XML."""
+"""Texts of users wherever they are shown, on a terminal, in figures and in pages: on one line, short and harmless."""
 
 from __future__ import annotations
 
 import html
 import itertools
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
@@ -11,11 +12,21 @@ from collections.abc import Sequence
 MOST_COLUMNS = 22
 """The width of a label in a figure, in letters."""
 
+CONTROL = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff"
+    "\U000e0000-\U000e007f]"
+)
+"""Characters that steer a terminal or the order of letters, and those that are no text: C0, C1, bidi controls, …"""
+
+
+def visible(text: object) -> str:
+    """Return a text on one line with its control characters spelled out, as a terminal may show it: \\x1b[31m, \\n."""
+    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
+
 
 def printable(text: object) -> str:
-    """Return a text on one line; characters that XML cannot hold become U+FFFD."""
-    line = " ".join(str(text).split())
-    return "".join("\N{REPLACEMENT CHARACTER}" if _forbidden(c) else c for c in line)
+    """Return a text on one line, in which control characters, and those that XML cannot hold, become U+FFFD."""
+    return CONTROL.sub("\N{REPLACEMENT CHARACTER}", " ".join(str(text).split()))
 
 
 def clean(text: object) -> str:
@@ -52,8 +63,9 @@ def amount(count: float) -> str:
     return str(count)
 
 
-def _forbidden(c: str) -> bool:
-    return unicodedata.category(c) in ("Cc", "Cs") or c in "\ufffe\uffff"
+def forbidden(c: str) -> bool:
+    """Return whether a character steers a terminal or is no text (`CONTROL`)."""
+    return CONTROL.match(c) is not None
 
 
 def _fitting(line: str, most: int) -> str:

@@ -16,7 +16,14 @@ DAY = 24 * 60 * 60
 
 
 def scan(tasks: Path) -> Iterator[tuple[str, list[int]]]:
-    """Yield each task's name and its versions, ascending, from the folders' names alone."""
+    """Yield each task's name and its versions, ascending, from the folders' names alone.
+
+    Raise StoreError where there is a file in the place of the store; where there is nothing, it is empty.
+    """
+    found = next(place for place in (tasks, *tasks.parents) if os.path.lexists(place))
+    if not found.is_dir():
+        what = "a file" if found.is_file() else "no folder that can be read"
+        raise StoreError(f"'{found}' is {what}, not a store.", hint="Name its folder: --store DIR, or ADAPTREE_STORE")
     todo = [entry.name for entry in folders_in(tasks)]
     while todo:
         name = todo.pop()

@@ -1,4 +1,4 @@
-"""A cache of the tasks' summaries in one SQLite file; a row counts only while the task's files are unchanged."""
+"""A cache of the tasks' summaries in one SQLite file; a row counts only while what it was made from is unchanged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NOT_DAMAGED = frozenset({  # another process holds the file, or the folder cann
     sqlite3.SQLITE_PERM, sqlite3.SQLITE_FULL,
 })  # fmt: skip
 Row = tuple[str, str]
-"""The stamp of a task's files, and its summary as JSON."""
+"""The digest of what a summary is made from (`adaptree.tasks.summary.stamp`), and the summary as JSON."""
 
 
 class Index:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from adaptree.errors import AdaptreeError, StoreError, TaskNotFound
 from adaptree.tasks.names import parse_reference, rename_references
-from adaptree.tasks.record import FUSES, NEEDS, ON, Record, read_record
+from adaptree.tasks.record import FUSES, NEEDS, ON, RECORD, Record, corrupt, read_record
 from adaptree.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -23,9 +23,12 @@ if TYPE_CHECKING:
 NEEDED = ".needed"
 
 
-def load_parts(store: Store, record: Record) -> dict[str, Task]:
-    """Read the tasks that a stored task needs, by the references in its record."""
-    return {reference: _load(store, reference, digest, record) for reference, digest in needs(record).items()}
+def load_parts(store: Store, record: Record, above: tuple[str, ...] = ()) -> dict[str, Task]:
+    """Read the tasks that a stored task needs, by the references in its record; `above` are those that need it."""
+    if record.reference in above:
+        raise corrupt(record.reference, RECORD, "the task is a part of itself")
+    above = (*above, record.reference)
+    return {reference: _load(store, reference, digest, record, above) for reference, digest in needs(record).items()}
 
 
 def add_parts(store: Store, task: Task) -> Task:
@@ -90,9 +93,9 @@ def needs(record: Record) -> dict[str, str]:
     return dict(record.extra.get(NEEDS, {}))
 
 
-def _load(store: Store, reference: str, digest: str, record: Record) -> Task:
+def _load(store: Store, reference: str, digest: str, record: Record, above: tuple[str, ...]) -> Task:
     if here := _find(store, reference, digest):
-        found = store.get(here)
+        found = store.get(here, above=above)
         version = parse_reference(reference)[1] or 0
         return Task(dataclasses.replace(found.record, version=version), found.tensors, found.parts)
     if reference in store:

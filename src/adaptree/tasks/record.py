@@ -5,18 +5,26 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
+import os
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
+from adaptree.data.foreign_json import has_type, loads
 from adaptree.errors import StoreError, TaskCorrupt, TaskNotFound
+from adaptree.reports.json_text import json_value
 
 FORMAT = 1
 RECORD, TENSORS = "task.json", "task.safetensors"
+LARGEST_RECORD = 32_000_000
+"""Bytes of a task.json; a usual one has some twenty thousand."""
+MOST_LABELS = 100_000
+LONGEST_METHOD = 10_000
+"""Characters."""
 
 # The parents of a task: keys of its record's `extra`. A composition is kept as text, each name with its version; a task
 # without parents has none of these keys.
@@ -32,6 +40,8 @@ SAW = "saw"
 """{digest: task} of the data that the weights have learned from through parents, or in joint training."""
 REBASED = "rebased"
 """For a task that was put into another base: the base, the version and the scores that it comes from."""
+WARNINGS = "warnings"
+"""Sentences about the run: that the task is no better than a baseline, or that its loss never fell."""
 EVALUATED = "evaluated"
 """Not in `extra`, but a mark in the store (`Store.mark`): the rebased task has been scored on its new base."""
 
@@ -82,7 +92,7 @@ class Record:
     file_bytes: int = 0
     """size of task.safetensors; filled when saved"""
     extra: dict[str, Any] = field(default_factory=dict)
-    """what the kind keeps; the parents (ON, FUSES, NEEDS, MADE_OF, SAW); `insight`, the card's error analysis"""
+    """what the kind keeps; the parents (ON, FUSES, NEEDS, MADE_OF, SAW); WARNINGS; `insight`, the card's errors"""
 
     @property
     def reference(self) -> str:
@@ -104,7 +114,7 @@ class Record:
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as JSON values, with a checksum over all of them."""
-        values = {item.name: _plain(getattr(self, item.name)) for item in dataclasses.fields(self)}
+        values = {item.name: json_value(getattr(self, item.name)) for item in dataclasses.fields(self)}
         return {**values, "checksum": checksum(values)}
 
     @classmethod
@@ -122,16 +132,60 @@ class Record:
             )
         if values.get("checksum") != checksum({key: value for key, value in values.items() if key != "checksum"}):
             raise corrupt(called, RECORD, "its checksum does not match")
-        known: dict[str, Any] = {}
-        for item in dataclasses.fields(cls):
-            value = values.get(item.name)
-            if value is not None:
-                if not _has_type(value, str(item.type)):
-                    raise corrupt(called, RECORD, f"'{item.name}' has the wrong type")
-                known[item.name] = value
+        known = {item.name: values[item.name] for item in dataclasses.fields(cls) if values.get(item.name) is not None}
         if missing := [name for name in ("format", "name", "kind", "method", "base") if name not in known]:
             raise corrupt(called, RECORD, f"'{missing[0]}' is missing")
+        if problem := _problem(known):
+            raise corrupt(called, RECORD, problem)
         return cls(**_upgraded(known))
+
+
+@cache
+def _types() -> dict[str, Any]:
+    """Return the types of a record's values in JSON, where NaN is null, and of those inside them that are read."""
+    number = float | None
+    return {
+        **get_type_hints(Record),
+        "metrics": dict[str, dict[str, number]],
+        "intervals": dict[str, dict[str, list[number] | None]],
+        "baselines": dict[str, dict[str, number]],
+        "columns": dict[str, str | list[str] | bool | int | None],
+        **{f"columns.{role}": str | None for role in ("text", "pair", "label", "labels", "question", "context")},
+        **{f"base.{name}": str for name in ("name", "fingerprint", "architecture")},
+        **{f"data.{name}": str for name in ("name", "digest")},
+        **{f"data.{name}": int for name in ("rows", "train", "validation", "test", "truncated")},
+        "data.left_out": dict[str, int],
+        "data.label_counts": dict[str, int] | None,
+        "settings.metric": str | None,
+        "settings.best_epoch": int | None,
+        "probe.inputs": list[Any],
+        **{f"extra.{name}": str for name in (ON, FUSES, MADE_OF, "pooler")},
+        **{f"extra.{name}": dict[str, str] for name in (NEEDS, SAW)},
+        **{f"extra.{name}": dict[str, Any] for name in (REBASED, "insight", "joint")},
+    }
+
+
+def _problem(values: Mapping[str, Any]) -> str:
+    """Return what is wrong with a record whose checksum holds; '' if nothing is."""
+    types = _types()
+    for name, value in values.items():
+        if not has_type(value, types[name]):
+            return f"'{name}' has the wrong type"
+        for inner in value if isinstance(value, dict) else ():
+            path = f"{name}.{inner}"
+            if path in types and not has_type(value[inner], types[path]):
+                return f"'{path}' has the wrong type"
+    labels = values.get("labels", [])
+    if len(labels) > MOST_LABELS:
+        return f"it has {len(labels):,} labels, and {MOST_LABELS:,} are the most"
+    if len(set(map(str, labels))) < len(labels):
+        return "a label is there twice"
+    for name in ("version", "max_length", "file_bytes"):
+        if values.get(name, 0) < 0:
+            return f"'{name}' is {values[name]}, less than 0"
+    if len(values["method"]) > LONGEST_METHOD:
+        return f"'method' has {len(values['method']):,} characters"
+    return ""
 
 
 def _upgraded(values: dict[str, Any]) -> dict[str, Any]:
@@ -147,18 +201,21 @@ def _upgraded(values: dict[str, Any]) -> dict[str, Any]:
 def read_record(folder: Path, *, called: str) -> Record:
     """Read the record in a task's folder and verify its checksum; `called` is the task's name in errors."""
     try:
-        values = json.loads(read_file(folder, RECORD, called))
-    except (ValueError, RecursionError) as error:
+        values = loads(read_file(folder, RECORD, called, most=LARGEST_RECORD))
+    except ValueError as error:
         raise corrupt(called, RECORD, f"broken JSON ({error})") from error
     if not isinstance(values, dict):
         raise corrupt(called, RECORD, "not a record")
     return Record.from_json(values, called=called)
 
 
-def read_file(folder: Path, name: str, called: str) -> bytes:
-    """Read one of a task's files; raise the error that says which is missing."""
+def read_file(folder: Path, name: str, called: str, *, most: int) -> bytes:
+    """Read one of a task's files, of at most so many bytes; raise the error that says which is missing or too large."""
     try:
-        return (folder / name).read_bytes()
+        with (folder / name).open("rb") as file:
+            if (size := os.fstat(file.fileno()).st_size) > most:
+                raise corrupt(called, name, f"{size:,} bytes, and at most {most:,} are expected")
+            return file.read()
     except FileNotFoundError as error:
         if folder.is_dir():
             raise corrupt(called, name, "the file is missing") from error
@@ -192,22 +249,3 @@ def installed() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             found[package] = "not installed"
     return found
-
-
-def _has_type(value: Any, annotation: str) -> bool:
-    """Return whether a JSON value has the outer type of a field: 'dict[…]', 'list[…]', 'str', 'int' or 'float'."""
-    types: dict[str, tuple[type, ...]] = {
-        "dict": (dict,), "list": (list,), "str": (str,), "int": (int,), "float": (int, float),
-    }  # fmt: skip
-    return isinstance(value, types[annotation.partition("[")[0]])
-
-
-def _plain(value: Any) -> Any:
-    """Return the value as JSON holds it: numpy and torch scalars as numbers, NaN and infinity as null."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if hasattr(value, "item"):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value

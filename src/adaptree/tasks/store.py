@@ -50,12 +50,15 @@ class Store:
 
     # reading
 
-    def get(self, reference: str) -> Task:
-        """Read a task and its parts, and verify their files; its record has the name and version that it has here."""
+    def get(self, reference: str, *, above: tuple[str, ...] = ()) -> Task:
+        """Read a task and its parts, and verify their files; its record has the name and version that it has here.
+
+        `above` are the references of the tasks that it is read for as a part.
+        """
         name, version = self._resolve(reference)
         task = read_task(self.tasks / name / str(version), called=f"{name}@{version}")
         record = dataclasses.replace(task.record, name=name, version=version)
-        return Task(record, task.tensors, parts.load_parts(self, record))
+        return Task(record, task.tensors, parts.load_parts(self, record, above))
 
     __getitem__ = get
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from adaptree.errors import AdaptreeError
+from adaptree.reports.json_text import json_text
 from adaptree.tasks.record import RECORD, TENSORS, Record, corrupt, read_record
 
 
@@ -77,21 +78,20 @@ def _size(path: Path) -> int:
 
 
 def stamp(folder: Path) -> str:
-    """Return a string that changes when a task's files do."""
-    parts = []
-    for name in (RECORD, TENSORS):
-        try:
-            stat = os.stat(folder / name)
-        except OSError:
-            parts.append("-")
-        else:
-            parts.append(f"{stat.st_mtime_ns}:{stat.st_size}")
-    return " ".join(parts)
+    """Return a digest of all that a summary is made from: the record's bytes, and the size of the tensors.
+
+    Times and sizes would not do: a file may be replaced by one of the same size, with its time set back.
+    """
+    try:
+        record = hashlib.sha256((folder / RECORD).read_bytes()).hexdigest()
+    except OSError:
+        record = "-"
+    return f"{record} {_size(folder / TENSORS)}"
 
 
 def to_cache(summary: Summary) -> str:
     """Return a summary as the index keeps it."""
-    return json.dumps(asdict(summary))
+    return json_text(asdict(summary))
 
 
 def from_cache(body: str) -> Summary | None:

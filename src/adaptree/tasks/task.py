@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
+import math
 import os
 import shutil
 import uuid
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adaptree.errors import StoreError
+from adaptree.reports.json_text import json_text
 from adaptree.tasks.files import TAKEN, cannot_write, sync, write_new
 from adaptree.tasks.record import RECORD, TENSORS, Record, corrupt, installed, read_file, read_record
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 CARD, PARTS = "README.md", "parts"
 PROBE = "probe."
 """Tensors with this prefix are the probe's logits, not weights."""
+TYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
 
 
 class Task:
@@ -86,6 +88,11 @@ class Task:
 
         from adaptree.reports import card, figures
 
+        if bad := not_finite(self.tensors):
+            raise StoreError(
+                f"the task '{self.record.name}' cannot be kept: '{bad}' has NaN or infinity in it.",
+                hint="Train it again, with a smaller learning rate.",
+            )
         data = save(_unshared(self.tensors), metadata={"format": "pt"})
         record = dataclasses.replace(
             self.record,
@@ -94,10 +101,10 @@ class Task:
             digest=hashlib.sha256(data).hexdigest(),
             file_bytes=len(data),
         )
-        text = json.dumps(record.to_json(), indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
+        text = json_text(record.to_json(), indent=1, sort_keys=True)
         folder.mkdir(parents=True)
         write_new(folder / TENSORS, data)
-        write_new(folder / RECORD, (text + "\n").encode("utf-8", "backslashreplace"))  # a lone surrogate: \udc80
+        write_new(folder / RECORD, (text + "\n").encode())
         write_new(folder / CARD, card.write(record).encode("utf-8", "replace"))
         for name, figure in figures.figures(record).items():
             write_new(folder / name, figure.encode())
@@ -133,7 +140,7 @@ def read_task(folder: Path, *, called: str) -> Task:
     from safetensors.torch import load
 
     record = read_record(folder, called=called)
-    data = read_file(folder, TENSORS, called)
+    data = read_file(folder, TENSORS, called, most=record.file_bytes)
     if hashlib.sha256(data).hexdigest() != record.digest:
         short = f"{len(data):,} of {record.file_bytes:,} bytes" if len(data) < record.file_bytes else "wrong digest"
         raise corrupt(called, TENSORS, short)
@@ -142,7 +149,24 @@ def read_task(folder: Path, *, called: str) -> Task:
     except (SafetensorError, ValueError, TypeError, KeyError) as error:
         raise corrupt(called, TENSORS, str(error)) from error
     # torch's own memory is aligned, the file's is not: with it a product's last bits could differ from the trained ones
-    return Task(record, {name: tensor.clone() for name, tensor in tensors.items()})
+    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    for name, tensor in tensors.items():
+        if (kind := str(tensor.dtype).removeprefix("torch.")) not in TYPES:
+            raise corrupt(called, TENSORS, f"'{name}' is of type {kind}, which no method has")
+    if bad := not_finite(tensors):
+        raise corrupt(called, TENSORS, f"'{bad}' has NaN or infinity in it")
+    return Task(record, tensors)
+
+
+def not_finite(tensors: Mapping[str, torch.Tensor]) -> str:
+    """Return the name of the first tensor with NaN or infinity in it; '' if all numbers are finite."""
+    import torch
+
+    for name, tensor in tensors.items():
+        # A sum that is finite has no such term, and takes a tenth of the time.
+        if tensor.is_floating_point() and not math.isfinite(tensor.sum()) and not torch.isfinite(tensor).all():
+            return name
+    return ""
 
 
 def _unshared(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

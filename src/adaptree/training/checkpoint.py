@@ -93,6 +93,24 @@ def read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     return tensors, state
 
 
+def kept(folder: Path) -> str:
+    """Return in words what a stopped run has left in its folder, or "" if there is nothing."""
+    with contextlib.suppress(SafetensorError, OSError, ValueError, KeyError, TypeError):
+        with safe_open(folder / FILE, framework="pt") as file:
+            state = json.loads(file.metadata()["state"])
+        epochs, steps = len(state["history"]), state["batch"]
+        parts = [_counted(epochs, "epoch")] * bool(epochs) + [_counted(steps, "step")] * bool(steps)
+        return f"all that was trained ({' and '.join(parts)})" if parts else ""
+    with contextlib.suppress(OSError):
+        trials = len((folder / SEARCH).read_text().splitlines()) - 1  # the first line says of which search
+        return f"the search so far ({_counted(trials, 'trial')})" if trials > 0 else ""
+    return ""
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def remove(folder: Path) -> None:
     """Remove the run's files, and its folder unless another run of this name is writing there."""
     for path in (folder / FILE, folder / SEARCH):

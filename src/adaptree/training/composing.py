@@ -18,7 +18,7 @@ from adaptree.methods.layers import parse_layers
 from adaptree.methods.sparse import POSITIONS
 from adaptree.models.opening import open_task
 from adaptree.tasks.names import check_name
-from adaptree.tasks.record import EVALUATED, FUSES, MADE_OF, NEEDS, ON, REBASED, SAW, Record
+from adaptree.tasks.record import EVALUATED, FUSES, MADE_OF, NEEDS, ON, REBASED, SAW, WARNINGS, Record
 from adaptree.tasks.store import Store
 from adaptree.tasks.task import Task
 from adaptree.training.package import probe_of
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 TOLERANCE = 1e-6
 """How far the logits of a kept composition may lie from those of its expression, relative to the largest."""
-OF_THE_RUN = (ON, FUSES, NEEDS, SAW, REBASED, "insight", "search", "joint")
+OF_THE_RUN = (ON, FUSES, NEEDS, SAW, REBASED, WARNINGS, "insight", "search", "joint")
 """Entries of a part's extra that are not true of a task made from it."""
 
 

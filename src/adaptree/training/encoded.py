@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adaptree.kinds.kind import Example, Kind, Targets
+from adaptree.kinds.kind import Example, Kind, Targets, as_tensor
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from adaptree.data.dataset import Dataset
     from adaptree.data.encode import Encoder
 
@@ -54,6 +56,19 @@ class EncodedDataset:
     def targets(self, rows: Array) -> Targets:
         """Return the targets of some rows."""
         return self.dataset.targets(rows)
+
+    def strata(self, rows: Array) -> Array:
+        """Return the stratum of some rows (`Dataset.strata`)."""
+        return self.dataset.strata()[rows]
+
+    def weights(self, rows: Array) -> Array | None:
+        """Return how much some rows count in the loss, 1 on average; None where all count the same."""
+        return None if self.dataset.weights is None else self.dataset.weights[rows]
+
+    def weighted(self, losses: Tensor, rows: Array) -> Tensor:
+        """Return the losses of some rows, each times its row's weight."""
+        weights = self.weights(rows)
+        return losses if weights is None else losses * as_tensor(weights, losses)
 
     def sampled(self, rows: Array, seed: Sequence[int]) -> Array:
         """Return the rows of one epoch: all of them, where there is one dataset."""

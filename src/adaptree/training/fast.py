@@ -25,9 +25,7 @@ def preset(
 ) -> tuple[Method, Settings]:
     """Return the method in fewer layers and settings for faster steps; a note says what was changed."""
     if method.layers is not None or method.name == "top":
-        raise UsageError(
-            f"--fast chooses the layers, and {method} says which.", hint="Leave out --fast, or the layers."
-        )
+        raise UsageError(f"--fast chooses the layers, and {method} says which.", hint="Leave out --fast, or --layers.")
     changes = []
     sites = base.hooked.sites
     top = top_layers(sites.depth)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import hashlib
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,28 +21,33 @@ from torch import Tensor, nn
 from adaptree.data.batch import epoch as batches_of
 from adaptree.data.encode import Encoding
 from adaptree.data.events import Listener, note, silent
-from adaptree.errors import Diverged, TrainingError
+from adaptree.errors import Diverged, StoreError, TrainingError
 from adaptree.kinds import Example, Kind, Out, metrics
 from adaptree.methods import Method
 from adaptree.models import activation_cache
 from adaptree.models.base import Base
 from adaptree.models.cache_files import NotCacheable
-from adaptree.models.forward import forward, infer
+from adaptree.models.forward import forward, infer, states, vectors
 from adaptree.models.hooks import without_dropout
 from adaptree.training import checkpoint
 from adaptree.training.distributed import ProcessGroup
 from adaptree.training.encoded import EncodedDataset
-from adaptree.training.interrupt import ctrl_c
+from adaptree.training.estimate import Estimate, lengths, steps_of
+from adaptree.training.interrupt import ctrl_c, interruptible, shielded
 from adaptree.training.optimiser import adamw, set_rate
 from adaptree.training.precision import computing_in
 from adaptree.training.result import Fit, evaluate_output
-from adaptree.training.settings import Settings, learning_rate
+from adaptree.training.settings import CONTRASTIVE, HEAD_FIRST, Settings, learning_rate
+from adaptree.training.solve import MOST_BYTES, Problem, solve_head
 from adaptree.training.standalone import fit_standalone
 from adaptree.training.state import BEST, NOW, State, pack, restore_moments, weights
+from adaptree.training.warn import FELL, FIRST_STEPS, not_learned
 
 Array = np.ndarray[Any, Any]
 CHECKPOINT_SECONDS = 20.0
 """Between two checkpoints; longer where saving one takes more than a second."""
+IN_PARTS = ("accumulate", "most_tokens")
+"""Settings that a resumed run may change: they say in how many parts a step is computed, not which step it is."""
 
 
 def fit(
@@ -61,12 +70,27 @@ def fit(
     """
     if method.standalone:
         return fit_standalone(method, kind, training, validation, settings, on_event)
+    from adaptree.training.contrastive import ContrastiveTrainer
+
     cover = (training, validation, *cover)
-    trainer = Trainer(base, method, kind, training, validation, settings, folder, cover, on_event)
+    trained_by = ContrastiveTrainer if settings.objective == CONTRASTIVE else Trainer
+    trainer = trained_by(base, method, kind, training, validation, settings, folder, cover, on_event)
+    if trainer.only_head and trainer.solvable:
+        with ctrl_c() as pressed:
+            return trainer.solve(pressed)
     if resume and folder is not None:
         trainer.restore()
     with ctrl_c() as pressed:
-        return trainer.train(pressed)
+        try:
+            with shielded():
+                fitted = trainer.train(pressed)
+            with interruptible():
+                return fitted
+        except Diverged:
+            raise
+        except BaseException:  # also Ctrl-C, pressed twice: what was trained is kept
+            trainer.keep()
+            raise
 
 
 class Trainer:
@@ -106,11 +130,18 @@ class Trainer:
             self.class_weights = kind.class_weights(self.source.targets(self.train_rows)).to(base.device)
         self.state = State()
         self.saving = 0.0
+        self.exact = True
+        """Whether the states of the lower layers are those that the task will compute, not rounded to fp16."""
         self.stop = False
+        self.between_steps = False
+        """Whether weights and state belong together, so that they can be saved; not within a step."""
+        self.first_losses: list[float] = []
+        self.estimate = self._estimate()
         self.group = ProcessGroup(base.device)
+        same = {name: value for name, value in settings.to_dict().items() if name not in IN_PARTS}
         self.identity = hashlib.sha256(
             repr(
-                (settings.to_dict(), repr(method), base.fingerprint, kind, self.source.digest,
+                (same, repr(method), base.fingerprint, kind, self.source.digest,
                  self.validation.digest, self.train_rows.tobytes(), self.validation_rows.tobytes())
             ).encode()
         ).hexdigest()  # fmt: skip
@@ -138,6 +169,67 @@ class Trainer:
     def _swap_weights(self) -> None:
         self.hooked.swap(self.method.weights(self.hooked.sites, self.hooked.frozen, self.v))
 
+    def _swap_now(self) -> None:
+        """Put in the weights that a dynamic method makes of v as it is now, without gradients."""
+        if self.method.dynamic:
+            with torch.no_grad():
+                self._swap_weights()
+
+    @property
+    def only_head(self) -> bool:
+        """Whether nothing but the head is trained."""
+        return all(name.startswith("head.") for name in self.trained)
+
+    @property
+    def solvable(self) -> bool:
+        """Whether the head can be solved: it is linear, and what it reads for all training rows fits in memory."""
+        if not self.kind.linear_head or self.kind.resamples or self.group.size > 1:
+            return False
+        if len(self.source) > EncodedDataset.KEEP:
+            return False
+        examples = self.source.examples(self.train_rows)
+        counts = (len(row.ids) if self.kind.reads_tokens else 1 for example in examples for row in example)
+        return sum(counts) * self.base.width * 8 <= MOST_BYTES
+
+    def solve_head(self) -> float:
+        """Put the head that is solved on the training rows into the weights; return the strength of its penalty."""
+        rows = self.train_rows
+        examples = self.source.examples(rows)
+        problem = Problem(
+            self.kind, examples, self._read(examples), self.source.targets(rows), self.class_weights,
+            self.source.weights(rows),
+        )  # fmt: skip
+        head, strength = solve_head(problem, self.source.strata(rows), self.settings.seed)
+        with torch.no_grad():
+            for name, tensor in head.items():
+                self.v[name].copy_(tensor)
+        return strength
+
+    def _read(self, examples: Sequence[Example]) -> list[Tensor]:
+        """Return what the head reads of each example with the current weights: its rows' vectors, or all its tokens."""
+        self._swap_now()
+        training = self.hooked.model.training
+        self.hooked.model.eval()
+        tokens = self.kind.reads_tokens
+        with computing_in(self.precision, self.device_type):
+            read = states if tokens else vectors
+            found = list(
+                read(self.base, [row for example in examples for row in example], self.pooling, hooked=self.hooked)
+            )
+        self.hooked.model.train(training)
+        ends = np.cumsum([len(example) for example in examples]).tolist()
+        join = torch.cat if tokens else torch.stack
+        return [join(found[end - len(example) : end]) for example, end in zip(examples, ends, strict=True)]
+
+    def solve(self, pressed: Callable[[], bool]) -> Fit:
+        """Solve the head, where nothing else is trained; the history has one epoch."""
+        self.clock = time.monotonic()
+        self._open_cache(pressed)
+        strength = self.solve_head()
+        self.state.seen = len(self.train_rows)
+        self._close_epoch(penalty=strength)
+        return self._fit(finished=True)
+
     def train(self, pressed: Callable[[], bool]) -> Fit:
         """Train to the end, or until `pressed()` is true: Ctrl-C was pressed."""
         settings, state = self.settings, self.state
@@ -145,7 +237,10 @@ class Trainer:
         self.clock = time.monotonic() - state.seconds
         alone = self.group.size == 1  # several processes stop together, in a step
         self._open_cache(pressed if alone else lambda: False)
+        if settings.objective == HEAD_FIRST and self.solvable and not (state.step or state.epoch or state.stage):
+            self.solve_head()
         self.saved = time.monotonic()
+        self.between_steps = True
         while True:
             if not state.batch and self._stage_over():  # not within an epoch: that is finished first
                 if state.stage + 1 >= self.method.stages:
@@ -153,8 +248,7 @@ class Trainer:
                 self._advance()
             skip = state.batch
             seed = (settings.seed, state.epoch, state.stage)[: 3 if state.stage else 2]
-            rows = self.source.sampled(self.train_rows, seed)
-            for indices, examples in batches_of(rows, self.source.examples, settings.batch_size, seed):
+            for indices, examples in self.batches(seed):
                 if skip:
                     skip -= 1
                     continue
@@ -172,31 +266,39 @@ class Trainer:
                 self.save()
                 return self._fit(finished=False)
 
+    def batches(self, seed: Sequence[int]) -> Iterator[tuple[Array, list[Example]]]:
+        """Yield the rows and examples of each batch of an epoch, in an order that depends on `seed` alone."""
+        rows = self.source.sampled(self.train_rows, seed)
+        return batches_of(rows, self.source.examples, self.settings.batch_size, seed)
+
+    @property
+    def total(self) -> int:
+        """How many rows a stage shows in all, if it is not stopped early."""
+        return self.epochs * len(self.train_rows)
+
     def _open_cache(self, stopped: Callable[[], bool]) -> None:
         """Compute the layers that never change once, in the activation cache; send a note if that cannot be."""
-        before, begun = self.state.cached_layers, self.state.step or self.state.epoch or self.state.stage
-        precision, dropout = self.settings.activation_cache, self.settings.dropout
+        precision, depth = self.settings.activation_cache, 0
+        self.state.cached_layers, self.exact = 0, True
         try:
             swapped = self.method.weights(self.hooked.sites, self.hooked.frozen, self.v)
             touched = [*self.hooked.plan, *swapped]
-            depth = activation_cache.depth_for(self.method, self.hooked, touched, precision=precision, dropout=dropout)
+            lowest = activation_cache.depth_for(self.method, self.hooked, touched, dropout=self.settings.dropout)
             if self.kind.resamples:
                 raise NotCacheable(f"kind {self.kind.name} samples its inputs anew in every step")
+            depth = lowest
             if any(len(source) > EncodedDataset.KEEP for source, _ in self.cover):
                 raise NotCacheable(f"the data has more than {EncodedDataset.KEEP:,} rows")
             activation_cache.open_cache(
                 self.base, self.hooked, depth, self._encodings, precision, partial(note, self.on_event), stopped
             )
-            self.state.cached_layers = depth
+            self.state.cached_layers, self.exact = depth, precision != "fp16"
         except NotCacheable as why:
-            self.state.cached_layers = 0
             note(self.on_event, f"every layer runs in every epoch: {why}.")
-        exact = precision != "fp16" and self.precision == "fp32"
-        if begun and not exact and self.state.cached_layers != before:
-            raise TrainingError(
-                "the activations cannot be cached as when this run began: it would not be the same run.",
-                hint="Make room in the cache folder, or train without --resume.",
-            )
+            if depth and (precision == "fp16" or self.precision != "fp32"):
+                with suppress(NotCacheable):  # never cached, then: all runs compute it as a whole
+                    activation_cache.compute_below(self.base, self.hooked, depth, precision)
+                    self.exact = precision != "fp16"
 
     def _encodings(self) -> list[Encoding]:
         return [row for source, rows in self.cover for example in source.examples(rows) for row in example]
@@ -204,11 +306,13 @@ class Trainer:
     def _advance(self) -> None:
         """Begin the method's next stage, from the weights as they are now."""
         state = self.state
+        self.between_steps = False
         now = {name: p.detach() for name, p in self.v.items()}
         kept = {name: p for name, p in now.items() if name.startswith("head.")}
         self._load(kept | self.method.advance(self.hooked.sites, self.hooked.frozen, now, self._initial()))
         state.stage += 1
         state.epoch = state.batch = state.step = state.seen = state.best = 0
+        self.between_steps = True
 
     def _stage_history(self) -> list[dict[str, Any]]:
         """Return the epochs of this stage."""
@@ -217,20 +321,32 @@ class Trainer:
     def _stage_over(self) -> bool:
         """Return whether this stage has had all its epochs or steps, or stops early."""
         state, settings = self.state, self.settings
-        no_better = state.epoch - state.best >= settings.patience
         stepped = settings.max_steps is not None and state.step >= settings.max_steps
-        return state.epoch >= self.epochs or no_better or stepped
+        return state.epoch >= self.epochs or stepped or self._stagnates()
+
+    def _stagnates(self) -> bool:
+        """Return whether the last epochs, as many as the patience, brought nothing.
+
+        A perfect score cannot get better, though the loss may. A run that never got better than its first epoch may be
+        starting slowly: it has half of its epochs to do so.
+        """
+        state, patience = self.state, self.settings.patience or 1
+        if state.best <= 1 and state.epoch < self.epochs / 2:
+            return False
+        perfect = [h["epoch"] for h in self._stage_history() if metrics.perfect(self.metric, h[self.metric])]
+        return bool(state.epoch - min([state.best, *perfect]) >= patience)
 
     def _step(self, indices: Array, examples: list[Example]) -> None:
         """Compute the gradient of one batch, take a step of the optimiser, and report it."""
         settings, state = self.settings, self.state
         # Progress counts rows, in the middle of the batch, so that no step has a learning rate of zero.
-        progress = (state.seen + len(examples) / 2) / (self.epochs * len(self.train_rows))
+        progress = (state.seen + len(examples) / 2) / self.total
         if settings.max_steps:
             progress = max(progress, (state.step + 0.5) / settings.max_steps)
         lr = learning_rate(progress, self.lr, settings.warmup)
         set_rate(self.optimiser, lr)
-        loss = self._backward(indices, examples)
+        with interruptible():
+            loss = self._backward(indices, examples)
         for name, p in self.trained.items():
             if p.grad is None and name.startswith("head."):  # of a task that has no row in this batch
                 p.grad = torch.zeros_like(p)
@@ -241,6 +357,7 @@ class Trainer:
                 f"the loss is not a number any more at step {state.step + 1} of epoch {state.epoch + 1}.",
                 hint=f"Try a smaller learning rate: --lr {self.lr / 10:g}",
             )
+        self.between_steps = False
         torch.nn.utils.clip_grad_norm_(self.trained.values(), settings.clip)
         self.optimiser.step()
         self.optimiser.zero_grad()
@@ -250,10 +367,13 @@ class Trainer:
         state.tokens += sum(len(row.ids) for example in examples for row in example)
         state.loss += value
         state.seconds = time.monotonic() - self.clock
-        total = self.epochs * len(self.train_rows)
+        self.between_steps = True
+        if len(self.first_losses) < FIRST_STEPS:
+            self.first_losses.append(value / len(examples))
+        self.estimate.after_step(state)
         self.on_event({
             "event": "step", "epoch": state.epoch + 1, "epochs": self.epochs, "step": state.step, "lr": lr,
-            "loss": value / len(examples), "seen": state.seen, "total": total,
+            "loss": value / len(examples), "seen": state.seen, "total": self.total,
             "tokens_per_second": state.tokens / max(state.seconds, 1e-9), "seconds": state.seconds,
         })  # fmt: skip
 
@@ -280,7 +400,8 @@ class Trainer:
                 rows = sum(map(len, some))
                 out = forward(self.base, some, self.kind, self.v, self.pooling, batch_size=rows, hooked=self.hooked)
             # Every example weighs the same, also in a batch that is not full.
-            loss = self.kind.loss(out, some, targets, self.class_weights).sum()
+            losses = self.kind.loss(out, some, targets, self.class_weights)
+            loss = self.source.weighted(losses, indices[here]).sum()
             penalty = self.method.penalty(self.v) if part == 0 and self.group.rank == 0 else None
             whole = loss / settings.batch_size if penalty is None else loss / settings.batch_size + penalty
             whole.backward()  # type: ignore[no-untyped-call]
@@ -303,18 +424,24 @@ class Trainer:
         words = repr((self.settings.seed, self.state.stage, self.state.step, *more)).encode()
         return int.from_bytes(hashlib.sha256(words).digest()[:7], "little")
 
-    def _close_epoch(self) -> None:
-        """Score the weights on validation, and keep them if they are the best so far."""
+    def _close_epoch(self, **more: float) -> None:
+        """Score the weights on validation, and keep them if they are the best so far; `more` goes into the history."""
         state = self.state
-        out, examples = self.evaluate(self.precision)
-        targets = self.validation.targets(self.validation_rows)
-        scores, loss, calibrated = evaluate_output(self.kind, targets, out, examples)
+        out: Out | None = None
+        scores: dict[str, float] = {}
+        loss, calibrated = math.nan, self.kind
+        if len(self.validation_rows):
+            with interruptible():
+                out, examples = self.evaluate()
+            targets = self.validation.targets(self.validation_rows)
+            scores, loss, calibrated = evaluate_output(self.kind, targets, out, examples)
         seen = state.seen - sum(h["rows"] for h in self._stage_history())
+        self.between_steps = False
         state.epoch += 1
         state.seconds = time.monotonic() - self.clock
         entry = {
             "epoch": state.epoch, "rows": seen, "train_loss": state.loss / max(seen, 1),
-            "validation_loss": loss, **scores, "seconds": round(state.seconds, 3), **self.method.report(self.v),
+            "validation_loss": loss, **scores, "seconds": round(state.seconds, 3), **self.method.report(self.v), **more,
         }  # fmt: skip
         if self.method.stages > 1:
             entry["stage"] = state.stage
@@ -325,7 +452,12 @@ class Trainer:
             self.best_out, self.best_kind = out, calibrated
             state.kind = calibrated.state()
             self.best_v = {name: p.detach().clone() for name, p in self.v.items()}
-        self.on_event({"event": "epoch", "epochs": self.epochs, "best": state.best, "metric": self.metric, **entry})
+        self.between_steps = True
+        if scores:
+            self.on_event({
+                "event": "epoch", "epochs": self.epochs, "best": state.best, "metric": self.metric, **entry,
+                "left": self.estimate.left(state),
+            })  # fmt: skip
 
     def _is_better(self, new: dict[str, Any], old: dict[str, Any]) -> bool:
         """Return whether an epoch has a better metric than another, or at the same metric a lower loss."""
@@ -333,12 +465,13 @@ class Trainer:
             return bool(new["validation_loss"] < old["validation_loss"])
         return metrics.better(self.metric, new[self.metric], old[self.metric])
 
-    def evaluate(self, precision: str) -> tuple[Out, list[Example]]:
-        """Return the head's output for the validation examples with the current weights, and the examples."""
+    def evaluate(self) -> tuple[Out, list[Example]]:
+        """Return the head's output for the validation examples with the current weights, and the examples.
+
+        It is computed in fp32, as the task will: an epoch's scores and the task's are the same numbers.
+        """
         v = {name: p.detach() for name, p in self.v.items()}
-        if self.method.dynamic:
-            with torch.no_grad():
-                self._swap_weights()
+        self._swap_now()
         training = self.hooked.model.training
         self.hooked.model.eval()
         mine = self.validation_rows
@@ -348,8 +481,7 @@ class Trainer:
         parts: list[Any] = []
         for start in range(0, len(examples), 4096):
             some = examples[start : start + 4096]
-            with computing_in(precision, self.device_type):
-                parts.append(infer(self.base, some, self.kind, v, None, self.pooling, hooked=self.hooked))
+            parts.append(infer(self.base, some, self.kind, v, None, self.pooling, hooked=self.hooked))
         self.hooked.model.train(training)
         if self.kind.reads_tokens:
             return [part for found in parts for part in found], examples
@@ -360,22 +492,40 @@ class Trainer:
         """Return the best weights so far as the result."""
         v = {name: tensor.cpu() for name, tensor in self.best_v.items()}
         best = self.state.best if self.state.stage + 1 == self.method.stages else 0  # before that there is no task
-        if best and self.precision != "fp32":
-            self._evaluate_in_fp32()
-        exact = self.settings.activation_cache != "fp16" or not self.state.cached_layers
         used = {
             "cached_layers": self.state.cached_layers,
             "processes": self.group.size,
             "device": self.base.device,
         }
-        out = self.best_out if exact and self.kind.single else None
-        return Fit(v, self.best_kind, self.state.history, best, self.state.seconds, finished, used, out)
+        out = self.best_out if self.exact and self.kind.single else None
+        return Fit(
+            v, self.best_kind, self.state.history, best, self.state.seconds, finished, used, out,
+            self.warnings if finished else list, self.keep,
+        )  # fmt: skip
 
-    def _evaluate_in_fp32(self) -> None:
-        """Evaluate the best weights in fp32, as the task will compute; their epoch was scored in bf16."""
-        self._load(self.best_v)
-        self.best_out, examples = self.evaluate("fp32")
-        self.best_kind = self.kind.calibrated(self.best_out, examples, self.validation.targets(self.validation_rows))
+    def warnings(self) -> list[str]:
+        """Return a warning if the loss never fell; the loss at the start is computed only where that is likely."""
+        if not self.state.step or not len(self.validation_rows):
+            return []
+        if min(h["train_loss"] for h in self.state.history) < FELL * min(self.first_losses, default=0.0):
+            return []
+        return not_learned(self.state.history, self._loss_at_start(), self.lr, self.method)
+
+    def _loss_at_start(self) -> float:
+        """Return the loss on validation of the weights that the run began with."""
+        first = copy.copy(self)
+        with warnings.catch_warnings():  # what is odd about the method was said when training began
+            warnings.simplefilter("ignore")
+            first._load(self._initial())
+        out, examples = first.evaluate()
+        targets = self.validation.targets(self.validation_rows)
+        return float(self.kind.loss(out, examples, targets).double().mean())
+
+    def _estimate(self) -> Estimate:
+        rows, (tokens, longest) = len(self.train_rows), lengths(self.source, self.train_rows)
+        scored, _ = lengths(self.validation, self.validation_rows)
+        steps = steps_of(longest, rows, self.settings.batch_size)
+        return Estimate(self.settings, self.method.stages, self.total, rows, steps, tokens, scored, self.on_event)
 
     def _save_if_due(self) -> None:
         if (began := time.monotonic()) - self.saved > CHECKPOINT_SECONDS * max(1.0, self.saving):
@@ -393,12 +543,19 @@ class Trainer:
             tensors["logits"] = self.best_out
         checkpoint.write(self.folder, tensors, {"identity": self.identity, **vars(self.state)})
 
+    def keep(self) -> None:
+        """Write a checkpoint of the last finished step, if the run has one and ends within the next."""
+        state = self.state
+        if self.between_steps and (state.step or state.epoch or state.stage):
+            with contextlib.suppress(StoreError), shielded():
+                self.save()
+
     def restore(self) -> None:
-        """Load the last checkpoint; raise TrainingError unless it is of this very run."""
+        """Load the last checkpoint, if there is one; raise TrainingError unless it is of this very run."""
         assert self.folder is not None
         found = checkpoint.read(self.folder)
         if found is None:
-            raise TrainingError("there is no run to resume under this name.", hint="Train without --resume.")
+            return
         tensors, state = found
         if state.pop("identity") != self.identity:
             raise TrainingError(

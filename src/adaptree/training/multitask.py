@@ -51,6 +51,7 @@ class MultiTaskKind(Kind):
     """Several kinds at once: each example is computed, learned from and scored by the kind of its own task."""
 
     name: ClassVar[str] = "joint"
+    linear_head: ClassVar[bool] = False  # it is several
     reads_tokens: ClassVar[bool] = True  # the output of each row by itself, as the heads differ in width
     kinds: tuple[Kind, ...]
     names: tuple[str, ...]
@@ -196,6 +197,16 @@ class MultiTaskDataset(EncodedDataset):
         for task, places in self._tasks_of(rows):
             found |= zip(places.tolist(), self._parts[task].targets(rows[places] - self._starts[task]), strict=True)
         return [found[i] for i in range(len(rows))]
+
+    def weights(self, rows: Array) -> Array | None:
+        own = [(places, self._parts[task].weights(rows[places] - self._starts[task]))
+               for task, places in self._tasks_of(rows)]  # fmt: skip
+        if all(weights is None for _, weights in own):
+            return None
+        found = np.ones(len(rows), dtype=np.float32)
+        for places, weights in own:
+            found[places] = 1 if weights is None else weights
+        return found
 
     def sampled(self, rows: Array, seed: Sequence[int]) -> Array:
         """Return as many rows, of a dataset of n rows in proportion to n^(1/T); those of a small one several times."""

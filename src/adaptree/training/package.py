@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -9,20 +10,24 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from adaptree.data.dataset import MERGED
 from adaptree.kinds import Kind
 from adaptree.kinds.findings import examine
 from adaptree.models.base import Base
 from adaptree.models.bound import Bound
+from adaptree.models.evaluate import CHUNK, Decoded, Part, decode, score
 from adaptree.models.hooks import price
-from adaptree.tasks.record import Record
+from adaptree.tasks.record import WARNINGS, Record
 from adaptree.tasks.task import Task
 from adaptree.training import baselines
-from adaptree.training.evaluate import CHUNK, Decoded, Part, decode, score
 from adaptree.training.result import Fit
+from adaptree.training.warn import no_better
 
 if TYPE_CHECKING:
     from adaptree.training.pipeline import Resolved, TaskData
 
+RESCORED = "while_training"
+"""In the best epoch of a record's history: its scores in training, where the task's own are others."""
 PROBES = 4
 """Training inputs in a task's probe."""
 INSPECTED = 50_000
@@ -30,7 +35,14 @@ INSPECTED = 50_000
 
 
 def make_task(
-    data: TaskData, plan: Resolved, fit: Fit, *, truncated: int, extra: dict[str, Any], with_baselines: bool
+    data: TaskData,
+    plan: Resolved,
+    fit: Fit,
+    *,
+    truncated: int,
+    extra: dict[str, Any],
+    with_baselines: bool,
+    warnings: Sequence[str] = (),
 ) -> Task:
     """Return the task of a run, scored on its validation rows and, where there are some, its test rows."""
     parts, dataset, settings = data.parts, data.dataset, plan.settings
@@ -52,6 +64,8 @@ def make_task(
             "truncated": truncated,
             "left_out": dict(dataset.left_out),
             "label_counts": dataset.counts(),
+            **({MERGED: dataset.merged} if dataset.merged is not None else {}),
+            **({} if dataset.weight is None else {"weight": dataset.weight}),
         },
         parameters=counts,
         trained_percent=100 * counts["trained"] / counts["base"],
@@ -69,13 +83,29 @@ def make_task(
     probe, logits = probe_of(bound, inputs)
     record = replace(
         record,
+        history=_rescored(fit, metrics["validation"]),
         metrics=metrics,
         intervals=intervals,
         baselines=_baselines(fit.kind, parts) if with_baselines else {},
         probe=probe,
         extra=extra | ({"insight": about} if about else {}),
     )
+    if found := [*warnings, *no_better(record, fit.kind)]:
+        record = replace(record, extra=record.extra | {WARNINGS: found})
     return Task(record, {**fit.v, **logits}, parents)
+
+
+def _rescored(fit: Fit, scores: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Return the history with the task's own scores in its best epoch.
+
+    They are others where activations were cached in fp16; those are kept as `while_training`.
+    """
+    history = list(fit.history)
+    at = [i for i, epoch in enumerate(history) if epoch.get("stage") == history[-1].get("stage")][fit.best - 1]
+    before = {name: history[at][name] for name in scores if name in history[at]}
+    if any(before[name] != scores[name] and not math.isnan(scores[name]) for name in before):
+        history[at] = {**history[at], **scores, RESCORED: before}
+    return history
 
 
 def base_record(base: Base) -> dict[str, str]:

@@ -20,20 +20,23 @@ from adaptree import kinds
 from adaptree.data.check import send_notes
 from adaptree.data.dataset import Dataset
 from adaptree.data.events import Event, Listener, note, silent
+from adaptree.data.parts import own_parts
 from adaptree.data.split import split, split_again
 from adaptree.data.stem import stem
-from adaptree.errors import TrainingError, UsageError
+from adaptree.errors import DataError, TrainingError, UsageError, near
 from adaptree.kinds.reading import open_data
 from adaptree.methods import Method
+from adaptree.models.evaluate import Part, result, whole
 from adaptree.models.opening import base_of
 from adaptree.tasks.names import check_name
 from adaptree.tasks.record import SAW
 from adaptree.tasks.runs import remember
 from adaptree.training import distributed
-from adaptree.training.evaluate import Part, whole
+from adaptree.training.interrupt import ctrl_c, shielded
+from adaptree.training.objective import choose
 from adaptree.training.parents import Parents, find_parents
 from adaptree.training.run import Run, Source, checkpoint_folder
-from adaptree.training.settings import Settings
+from adaptree.training.settings import CONTRASTIVE, Settings
 
 if TYPE_CHECKING:
     from adaptree.kinds import Kind
@@ -49,6 +52,10 @@ if TYPE_CHECKING:
     """A dataset and some of its rows."""
 
 Array = np.ndarray[Any, Any]
+ALL_ROWS = "all"
+"""The folder, in a run's, of the checkpoint of its training on all rows."""
+REFITTED = "refitted"
+"""In a record's settings: whether the weights were trained again on all rows, after the scores were taken."""
 JOINT = "joint"
 """In a record's extra: the tasks that were trained together, and the temperature."""
 
@@ -108,10 +115,22 @@ class Fitted:
 
 def train(run: Run, on_event: Listener = silent) -> list[Bound]:
     """Train what a run specifies and return its tasks on their base: one, or in a joint run one for each file."""
+    from adaptree.training import memory
+
     loaded = load(run, on_event)
     plan = resolve(run, loaded, on_event)
-    fitted = fit(run, loaded, plan, on_event)
-    tasks = package(run, loaded, fitted, on_event)
+    try:
+        with ctrl_c(), memory.explained(plan.settings, _folder(run, loaded)):
+            fitted = fit(run, loaded, plan, on_event)
+            try:
+                tasks = package(run, loaded, fitted, on_event)
+            except BaseException:
+                fitted.fit.keep()
+                raise
+    except BaseException as error:
+        on_event({"event": "failed", "why": str(error) or type(error).__name__})
+        raise
+    on_event({"event": "end", "finished": fitted.fit.finished, "results": [result(task) for task in tasks]})
     return [plan.base.bind(task) for task in tasks]
 
 
@@ -134,7 +153,11 @@ def load(run: Run, on_event: Listener = silent) -> Loaded:
 
 
 def _read(run: Run, source: Any, method: Method, on_event: Listener) -> dict[str, Part]:
-    """Open a task's files; without a validation file, hold a fifth of the rows out."""
+    """Open a task's files; where there is no validation part, hold a fifth of the rows out."""
+    if run.joint:  # its tasks are validated and tested together, or not at all
+        source, validation, test = own_parts(source, on_event=on_event, use=("train",))[0], None, None
+    else:
+        source, validation, test = own_parts(source, run.validation, run.test, on_event)
     dataset = open_data(
         source,
         text=run.text,
@@ -142,14 +165,24 @@ def _read(run: Run, source: Any, method: Method, on_event: Listener) -> dict[str
         label=run.label,
         kind=run.kind,
         encoding=run.encoding,
+        no_header=run.no_header,
+        merge_labels=run.merge_labels,
+        weight=run.weight,
         on_event=on_event,
     )
     _check_data(run, dataset, method)
-    others = {
-        part: open_data(other, encoding=run.encoding, like=dataset.schema, on_event=on_event)
-        for part, other in (("validation", run.validation), ("test", run.test))
-        if other is not None
-    }
+    others: dict[str, Dataset] = {}
+    for part, other in (("validation", validation), ("test", test)):
+        if other is None:
+            continue
+        try:
+            others[part] = open_data(
+                other, encoding=run.encoding, no_header=run.no_header, like=dataset.schema, on_event=on_event
+            )
+        except DataError as error:
+            if part == "validation" or run.test is not None:
+                raise
+            note(on_event, f"the dataset's own test part is not used: {error.what}")  # GLUE's have no labels
     send_notes(dataset, others.get("validation"), others.get("test"), on_event)
     parts = {part: whole(other) for part, other in others.items()}
     if "validation" in parts:
@@ -171,12 +204,18 @@ def resolve(run: Run, loaded: Loaded, on_event: Listener = silent) -> Resolved:
         method, settings = preset(method, settings, base, loaded.tasks[0].dataset, parents, on_event)
     method.chosen(base.hooked.sites)
     metric = [settings.metric or kinds.get(t.dataset.kind).metrics[0] for t in loaded.tasks]
+    parts, rows = loaded.tasks[0].parts, sum(len(task.parts["train"]) for task in loaded.tasks)
+    held_out = run.validation is None
+    objective, why = choose(run, settings, method, parts["train"].dataset, rows + held_out * len(parts["validation"]))
+    if why:
+        note(on_event, f"contrastive training, then a solved head: {why}. Another way: --objective.")
     settings = replace(settings, metric=MEAN if run.joint else metric[0]).resolved(
-        rows=sum(len(task.parts["train"]) for task in loaded.tasks),
+        rows=rows,
         lr=method.lr,
         limit=base.limit,
         metric=metric[0],
         pooling=kinds.check_pooling(settings.pooling or base.pooling),
+        objective=objective,
     )
     kind, encoded, training, validation = _encode(run, loaded, base, settings, metric)
     return Resolved(
@@ -223,7 +262,7 @@ def fit(run: Run, loaded: Loaded, plan: Resolved, on_event: Listener = silent) -
     from adaptree.training import checkpoint, loop
     from adaptree.training.search import check_search
 
-    folder = None if loaded.store is None else checkpoint_folder(loaded.store, run.name, run.joint)
+    folder = _folder(run, loaded)
     plan.trained.count(plan.base.hooked.sites, plan.base.hooked.backbone)  # raises if it does not fit
     halves: tuple[Array, Array] | None = None
     if run.search is not None:
@@ -231,13 +270,14 @@ def fit(run: Run, loaded: Loaded, plan: Resolved, on_event: Listener = silent) -
         halves = split_again(loaded.tasks[0].dataset, plan.training[1], seed=plan.settings.seed)
     if folder is not None and distributed.rank() == 0:  # no error of usage after this line: an older run may be cleared
         checkpoint.prepare(folder, anew=not run.resume)
+        if not run.resume:
+            checkpoint.remove(folder / ALL_ROWS)
+    resume = _can_resume(run, folder, on_event)
     on_event(_start(run, loaded, plan))
     _note_joint(run, loaded, on_event)
     trials: list[Trial] = []
-    resume = run.resume
     if halves is not None:
         plan, trials = _search(run, plan, halves, folder, on_event)
-        resume = resume and folder is not None and (folder / checkpoint.FILE).is_file()  # it may have ended in a trial
     fitted = loop.fit(
         plan.base, plan.trained, plan.kind, plan.training, plan.validation, plan.settings,
         folder=folder, resume=resume, on_event=on_event,
@@ -247,7 +287,54 @@ def fit(run: Run, loaded: Loaded, plan: Resolved, on_event: Listener = silent) -
         raise TrainingError(
             f"stopped before the first epoch was done: {nothing}.", hint="Go on with --resume." if folder else ""
         )
+    if plan.settings.objective == CONTRASTIVE and run.validation is None and fitted.finished:
+        fitted = _refit(run, plan, fitted, folder, on_event)
+    if not fitted.finished:
+        note(on_event, "stopping: the best epoch so far becomes the task; Ctrl-C again stops at once, and can resume.")
     return Fitted(plan, fitted, trials)
+
+
+def _refit(run: Run, plan: Resolved, scored: Fit, folder: Path | None, on_event: Listener) -> Fit:
+    """Train once more, on the held-out rows too, and return that with the scores of the first training.
+
+    With few rows a label every one counts. Nothing was chosen on those that were held out.
+    """
+    from adaptree.training import checkpoint, loop
+
+    source = plan.training[0]
+    rows = np.sort(np.concatenate([plan.training[1], plan.validation[1]]))
+    note(on_event, f"the score is known: now the task itself is trained, on all {len(rows):,} rows.")
+    folder = None if folder is None else folder / ALL_ROWS
+    resume = run.resume and folder is not None and (folder / checkpoint.FILE).is_file()
+    fitted = loop.fit(
+        plan.base, plan.trained, plan.kind, (source, rows), (source, rows[:0]), plan.settings,
+        folder=folder, resume=resume, on_event=on_event,
+    )  # fmt: skip
+    if folder is not None and fitted.finished:
+        checkpoint.remove(folder)
+    if not fitted.best:  # stopped: the first weights are a task, too
+        return replace(scored, finished=False)
+    seconds = scored.seconds + fitted.seconds
+    return replace(scored, v=fitted.v, seconds=seconds, used={**fitted.used, REFITTED: True})
+
+
+def _folder(run: Run, loaded: Loaded) -> Path | None:
+    """Return where the run keeps its checkpoint, if it has a store."""
+    return None if loaded.store is None else checkpoint_folder(loaded.store, run.name, run.joint)
+
+
+def _can_resume(run: Run, folder: Path | None, on_event: Listener) -> bool:
+    """Return whether a run that is to be resumed has a checkpoint; send a note if it has left nothing at all."""
+    from adaptree.training import checkpoint
+
+    if not run.resume or folder is None:
+        return False
+    saved = (folder / checkpoint.FILE).is_file()
+    if not saved and not (folder / checkpoint.SEARCH).is_file():  # it may have ended in a trial
+        others = [other.name.replace(".", "/") for other in folder.parent.iterdir() if checkpoint.kept(other)]
+        text = f"nothing was saved of a run '{run.name}' to resume: it starts from the beginning. "
+        note(on_event, (text + near(run.name, others)).rstrip())
+    return saved
 
 
 def _search(
@@ -290,6 +377,7 @@ def package(run: Run, loaded: Loaded, fitted: Fitted, on_event: Listener = silen
         more[JOINT] = {"tasks": [task.name for task in loaded.tasks], "temperature": run.temperature}
         more[SAW] = {**plan.parents.extra.get(SAW, {}), **seen}
     tasks = []
+    warnings = fitted.fit.warnings()
     for i, data in enumerate(loaded.tasks):
         own, mine = fitted.fit, plan
         if isinstance(plan.kind, MultiTaskKind):
@@ -297,13 +385,27 @@ def package(run: Run, loaded: Loaded, fitted: Fitted, on_event: Listener = silen
             mine = replace(plan, settings=replace(plan.settings, metric=plan.kind.judged[i]))
         extra = own.kind.extra() | plan.parents.extra | more
         wanted = run.baselines and leads
-        tasks.append(make_task(data, mine, own, truncated=truncated[i], extra=extra, with_baselines=wanted))
+        task = make_task(data, mine, own, truncated=truncated[i], extra=extra, with_baselines=wanted, warnings=warnings)
+        tasks.append(task)
+        _note_rescored(task, on_event)
     if loaded.store is not None and leads:
-        tasks = [loaded.store.add(task) for task in tasks]
-        remember(loaded.store, plan.base)
-        if fitted.fit.finished:
-            checkpoint.remove(checkpoint_folder(loaded.store, run.name, run.joint))
+        with shielded():
+            tasks = [loaded.store.add(task) for task in tasks]
+            remember(loaded.store, plan.base)
+            if fitted.fit.finished:
+                checkpoint.remove(checkpoint_folder(loaded.store, run.name, run.joint))
     return tasks
+
+
+def _note_rescored(task: Task, on_event: Listener) -> None:
+    """Send a note if the best epoch's score was not quite the task's own, as with an activation cache in fp16."""
+    from adaptree.training.package import RESCORED
+
+    metric = str(task.record.settings["metric"])
+    for epoch in task.record.history:
+        if metric in (before := epoch.get(RESCORED, {})):
+            own = f"epoch {epoch['epoch']} has {metric} {epoch[metric]:.4f} as the task computes it"
+            note(on_event, f"{own}, {before[metric]:.4f} as it was computed in training.")
 
 
 def _start(run: Run, loaded: Loaded, plan: Resolved) -> Event:
@@ -338,11 +440,17 @@ def _note_joint(run: Run, loaded: Loaded, on_event: Listener) -> None:
 def _check_data(run: Run, dataset: Dataset, method: Method) -> None:
     """Raise UsageError if the data does not suit the method, the metric or the settings of a run."""
     settings, kind = run.settings, kinds.get(dataset.kind)
+    chosen = {name: getattr(settings, name) for name in ("windows", "whole_words", "class_weights", "pooling")}
+    kinds.check_options(kind, chosen)
+    if settings.windows and not kinds.can_window(dataset):
+        raise UsageError("windows are for single texts, and this file has pairs.", hint="Leave out --windows.")
     if method.standalone and (not kind.linear_outside or settings.windows):
         raise UsageError(
             f"{method.name} is for one label or one number a text, read at once.",
-            hint="Choose another method, or houlsby.",
+            hint="Choose another: --method houlsby",
         )
+    if method.standalone and run.weight is not None:
+        raise UsageError(f"{method.name} weighs every row the same.", hint="Leave out --weight, or --method houlsby.")
     if run.joint and kind.resamples:
         raise UsageError(
             f"'{dataset.name}' is of kind {kind.name}, whose inputs are sampled anew in every step: it has to be "
@@ -351,10 +459,6 @@ def _check_data(run: Run, dataset: Dataset, method: Method) -> None:
         )
     if settings.metric is not None:
         kind.check_metric(settings.metric, dataset.labels)
-    if settings.class_weights and not kind.weighs_classes:
-        raise UsageError(
-            "class weights are for rows of one label each, and this file has others.", hint="Leave --class-weights out."
-        )
 
 
 NOT_JOINT = {

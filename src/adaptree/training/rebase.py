@@ -11,7 +11,7 @@ from adaptree.errors import UsageError, WrongBase
 from adaptree.methods import Method, parse
 from adaptree.models.opening import base_of
 from adaptree.tasks.names import check_name
-from adaptree.tasks.record import NEEDS, REBASED, Record
+from adaptree.tasks.record import NEEDS, REBASED, WARNINGS, Record
 from adaptree.tasks.runs import remember
 from adaptree.tasks.task import Task
 from adaptree.training.package import base_record, probe_of
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from adaptree.models.base import Base
     from adaptree.tasks.store import Store
 
-OF_THE_OLD_BASE = ("insight", "search")
+OF_THE_OLD_BASE = (WARNINGS, "insight", "search")
 """Entries of a record's extra that describe the task on its old base."""
 
 

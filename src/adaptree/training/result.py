@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,10 @@ class Fit:
     """What was used: how many layers came from the activation cache, the number of processes, the device."""
     out: Out | None = None
     """The best epoch's output on validation, if it has the very bits that the task will give."""
+    warnings: Callable[[], list[str]] = list
+    """Return what the user should know of how the training went; may score the initial weights for it."""
+    keep: Callable[[], None] = lambda: None
+    """Write a checkpoint, so that nothing is lost if the rest of the run fails."""
 
 
 def evaluate_output(

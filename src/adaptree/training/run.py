@@ -29,7 +29,7 @@ class Run:
     """
 
     data: Source | Sequence[str | Path] | Mapping[str, Source]
-    """A file, or rows as dicts. With `joint`, several files, or a dict from task names to files or rows."""
+    """A file or folder, or rows in memory. With `joint`, several files, or a dict from task names to files or rows."""
     name: str = "task"
     """The task's name. With --joint each file becomes a task NAME/FILE."""
     base: Base | str | Path = "minilm"
@@ -46,12 +46,18 @@ class Run:
     """Column with the second text of a pair."""
     label: str | None = None
     """Column with the label. Default: guessed."""
+    merge_labels: bool = False
+    """Take labels that differ only in case or blanks, or that are n/a, none, null or -, for one and the same."""
+    weight: str | None = None
+    """Column with each row's weight in the training loss; rows of weight 0 are left out."""
     validation: Source | None = None
     """Validation file. Default: a fifth of the data."""
     test: Source | None = None
     """Test file, scored once at the end."""
     encoding: str = "utf-8"
     """Character encoding of the files, such as latin-1."""
+    no_header: bool = False
+    """The first row of a table is data: its columns are called column1, column2, … Default: guessed."""
     store: Store | str | Path | None = None
     """Where the task, and checkpoints of its run, are kept."""
     resume: bool = False
@@ -81,6 +87,8 @@ class Run:
         check_number("threads", self.threads, whole=True, least=1)
         if self.search is not None and self.search < 1:
             raise UsageError(f"a search needs at least one trial, not {self.search}.", hint="--search 10")
+        if self.temperature != 1 and not self.joint:
+            raise UsageError("the temperature is for training several tasks at once.", hint="Add --joint.")
         number = isinstance(self.temperature, int | float) and not isinstance(self.temperature, bool)
         if not number or not self.temperature >= 1:  # infinity is fine: every file counts the same
             raise UsageError(

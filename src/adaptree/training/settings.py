@@ -8,7 +8,12 @@ from typing import Any
 
 from adaptree.errors import UsageError, near
 
-CHOICES = {"activation_cache": ("fp32", "fp16", "off"), "precision": (None, "fp32", "bf16")}
+CROSS_ENTROPY, HEAD_FIRST, CONTRASTIVE = "cross-entropy", "head-first", "contrastive"
+CHOICES = {
+    "objective": (None, CROSS_ENTROPY, HEAD_FIRST, CONTRASTIVE),
+    "activation_cache": ("fp32", "fp16", "off"),
+    "precision": (None, "fp32", "bf16"),
+}
 WHOLE = {
     "epochs": 1, "batch_size": 1, "max_length": 8, "seed": 0, "patience": 1, "max_steps": 1, "accumulate": 1,
     "most_tokens": 1,
@@ -25,8 +30,12 @@ class Settings:
     of the command line's option of that name.
     """
 
+    objective: str | None = None
+    """How it learns: cross-entropy; head-first (the head is solved before); or contrastive, for few rows a label: texts
+    of one label are drawn together, then the head is solved. Default: chosen from the number of rows a label."""
     epochs: int | None = None
-    """Passes over the training rows. Default: 20 on a few hundred rows, down to 4 on five thousand and more."""
+    """Passes over the training rows. Default: 20 on a few hundred rows, down to 4 on five thousand and more; up to 100
+    on fewer rows, so that there are some 200 batches."""
     lr: float | None = None
     """Peak learning rate. Default: the method's."""
     batch_size: int = 32
@@ -41,8 +50,8 @@ class Settings:
     """Metric that chooses the best epoch. Default: the kind's own: accuracy, pearson, f1 or perplexity."""
     pooling: str | None = None
     """How token states become one vector: mean, first or last. Default: as the base was pretrained."""
-    patience: int = 5
-    """Early stopping: end after this many epochs without a better score."""
+    patience: int | None = None
+    """Early stopping: end after this many epochs without a better score. Default: 5, on few rows some 50 batches."""
     weight_decay: float = 0.01
     """Weight decay of weight matrices; norms and biases have none."""
     warmup: float = 0.1
@@ -84,14 +93,20 @@ class Settings:
     def longest(self, limit: int) -> int:
         """Return the longest input in tokens on a base that takes `limit`; raise UsageError if max_length is more."""
         if self.max_length and self.max_length > limit:
-            raise UsageError(f"max_length {self.max_length} is more than the base's {limit} tokens.")
+            raise UsageError(
+                f"max_length {self.max_length} is more than the base's {limit} tokens.", hint=f"--max-length {limit}"
+            )
         return self.max_length or min(256, limit)
 
-    def resolved(self, *, rows: int, lr: float, limit: int, metric: str, pooling: str) -> Settings:
+    def resolved(
+        self, *, rows: int, lr: float, limit: int, metric: str, pooling: str, objective: str = CROSS_ENTROPY
+    ) -> Settings:
         """Return these settings with the defaults filled in for `rows` training rows, a method and a base."""
         return replace(
             self,
-            epochs=self.epochs or default_epochs(rows),
+            objective=self.objective or objective,
+            epochs=self.epochs or (1 if objective == CONTRASTIVE else default_epochs(rows)),
+            patience=self.patience or max(5, min(25, round(1_600 / max(rows, 1)))),
             lr=self.lr or lr,
             max_length=self.longest(limit),
             metric=self.metric or metric,
@@ -114,8 +129,11 @@ def check_number(name: str, value: Any, *, whole: bool = False, least: float = 0
 
 
 def default_epochs(rows: int) -> int:
-    """Return the number of epochs that shows some twenty thousand rows in all, between 4 and 20."""
-    return max(4, min(20, round(20_000 / max(rows, 1))))
+    """Return the number of epochs that shows some twenty thousand rows in all, between 4 and 20.
+
+    Where 20 are fewer than 200 batches of 32, it is as many as make 200, up to 100.
+    """
+    return max(4, min(20, round(20_000 / max(rows, 1))), min(100, round(6_400 / max(rows, 1))))
 
 
 def learning_rate(progress: float, peak: float, warmup: float) -> float:

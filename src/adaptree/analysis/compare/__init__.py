@@ -21,6 +21,7 @@ from adaptree.analysis.compare import rows as splits
 from adaptree.analysis.compare.choose import pareto
 from adaptree.analysis.compare.files import write, writing
 from adaptree.data.events import Listener, silent
+from adaptree.data.parts import own_parts
 from adaptree.data.read import Source
 from adaptree.errors import UsageError
 from adaptree.kinds.reading import open_data
@@ -52,6 +53,9 @@ def compare(
     text_pair: str | None = None,
     label: str | None = None,
     encoding: str = "utf-8",
+    no_header: bool = False,
+    merge_labels: bool = False,
+    objective: str | None = None,
     batch_size: int = 32,
     max_length: int | None = None,
     metric: str | None = None,
@@ -77,7 +81,15 @@ def compare(
     if not numbers:
         raise UsageError("at least one seed is needed.", hint="--seeds 3")
     grid = [
-        Settings(lr=rate, epochs=passes, seed=seed, batch_size=batch_size, max_length=max_length, metric=metric)
+        Settings(
+            objective=objective,
+            lr=rate,
+            epochs=passes,
+            seed=seed,
+            batch_size=batch_size,
+            max_length=max_length,
+            metric=metric,
+        )
         for rate, passes, seed in itertools.product(lr or (None,), epochs or (None,), numbers)
     ]
     folder = Path(out)
@@ -85,7 +97,9 @@ def compare(
         for name in ("cells", "data"):
             (folder / name).mkdir(parents=True, exist_ok=True)
     columns = {"text": text, "pair": text_pair, "label": label}
-    parts = splits.prepare(data, validation, folder / "data", rows, columns, kind, encoding, on_event)
+    reading: dict[str, Any] = {"encoding": encoding, "no_header": no_header}
+    data, validation, _ = own_parts(data, validation, on_event=on_event, use=("train", "validation"))
+    parts = splits.prepare(data, validation, folder / "data", rows, columns, kind, reading, merge_labels, on_event)
     train = parts.train
     judged_kind = kinds.get(train.kind)
     judge = judged_kind.check_metric(metric or judged_kind.metrics[0], train.labels)
@@ -110,9 +124,9 @@ def compare(
     baselines = {"validation": splits.baseline_scores(parts, parts.validation, folder / "data", model.encoder)}
     about = dict(parts.about)
     if test is not None:  # from here on nothing is chosen any more
-        tested = open_data(test, encoding=encoding, like=train.schema)
+        tested = open_data(test, like=train.schema, **reading)
         about |= {"test": len(tested), "test_name": tested.name, "test_digest": tested.digest}
-        choose.score_test(choices, done, model, test, tested.digest, encoding, folder, on_event)
+        choose.score_test(choices, done, model, test, tested.digest, reading, folder, on_event)
         baselines["test"] = splits.baseline_scores(parts, tested, folder / "data", model.encoder)
     result = {
         "title": title or f"{parts.about['name']} on {model.name}",

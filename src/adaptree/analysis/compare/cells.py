@@ -22,6 +22,7 @@ from adaptree.data.events import Event, Listener, note
 from adaptree.errors import AdaptreeError, TrainingError
 from adaptree.methods import Method, parse
 from adaptree.models.opening import base_of
+from adaptree.reports.json_text import json_text
 from adaptree.training.run import Run
 
 Cell = dict[str, Any]
@@ -111,7 +112,7 @@ def run_cell(path: Path) -> None:
         if os.getppid() != parent:
             raise SystemExit("the comparison was killed, so this cell is not needed.")
         if event["event"] == "epoch":
-            print({key: value for key, value in event.items() if isinstance(value, int | float | str)}, file=sys.stderr)
+            print(json_text({k: v for k, v in event.items() if isinstance(v, int | float | str)}), file=sys.stderr)
 
     try:
         found = _train(spec, place, path.stem, watch)

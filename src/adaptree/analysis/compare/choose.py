@@ -14,8 +14,8 @@ from adaptree.analysis.compare.files import write
 from adaptree.data.events import Listener
 from adaptree.data.read import Source
 from adaptree.kinds import metrics
+from adaptree.models.evaluate import evaluate
 from adaptree.models.opening import open_task
-from adaptree.training.evaluate import evaluate
 
 if TYPE_CHECKING:
     from adaptree.models.base import Base
@@ -71,7 +71,7 @@ def score_test(
     base: Base,
     test: Source,
     digest: str,
-    encoding: str,
+    reading: Mapping[str, Any],
     folder: Path,
     on_event: Listener,
 ) -> None:
@@ -84,7 +84,7 @@ def score_test(
         text = f"the choices are written; now {len(cells)} chosen cells are scored on the test file."
         on_event({"event": "note", "text": text})
     for cell in cells:
-        scored = evaluate(open_task(store, cell["found"]["task"], base=base), test, encoding=encoding)
+        scored = evaluate(open_task(store, cell["found"]["task"], base=base), test, **reading)
         cell["tests"][digest] = {"metrics": scored["metrics"]["test"], "intervals": scored["intervals"]["test"]}
         write(folder / "cells" / f"{digest_of(cell['asked'])}.json", cell)
 

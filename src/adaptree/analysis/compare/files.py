@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from adaptree.errors import TrainingError
+from adaptree.reports.json_text import json_text
 from adaptree.tasks.files import cannot_write
 
 
@@ -28,7 +29,7 @@ def write(path: Path, value: Mapping[str, Any]) -> None:
     """Write an object to a file, whole or not at all."""
     partial = path.with_suffix(f".{os.getpid()}")
     with writing(path):
-        partial.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+        partial.write_text(json_text(value, indent=1) + "\n")
         partial.replace(path)
 
 

@@ -9,8 +9,12 @@ from typing import Any
 
 from adaptree.analysis.compare.files import writing
 from adaptree.data.events import Listener
+from adaptree.reports.markdown import code, plain
+from adaptree.reports.markdown import table as markdown_table
 from adaptree.reports.tradeoff import tradeoff
 
+MOST_WIDE = 400
+"""Letters of a method, or of an error, that a table shows."""
 BASELINES = {"tfidf": "TF-IDF", "majority": "majority class"}
 
 
@@ -144,27 +148,25 @@ def markdown(result: Mapping[str, Any]) -> str:
     sample = f" of {data['of']:,}, a sample with seed 0" if data["train"] < data["of"] else ""
     test = f", {data['test']:,} to test" if "test" in data else ""
     split = "split with seed 0" if data["split_seed"] == 0 else "validated on a file of its own"
-    body = [f"| {' | '.join(row.get(key, '').strip() for key in heads)} |" for row in table(result)]
+    body = [[plain(row.get(key, ""), MOST_WIDE) for key in heads] for row in table(result)]
     seeds = f"Seeds {', '.join(map(str, result['seeds']))}: mean ± standard deviation."
     if len(result["seeds"]) == 1:
         seeds = f"One seed, {result['seeds'][0]}: differences of a point or two say nothing."
     page = [
-        f"# {result['title']}",
+        f"# {plain(result['title'])}",
         "",
         f"{data['train']:,} rows to train on{sample}, {data['validation']:,} to validate{test}; {split}.",
-        f"{seeds} Settings were chosen on validation before the test file was opened.",
+        f"{seeds} Settings were chosen on validation{' before the test file was opened' if test else ''}.",
         "● is on the Pareto front: nothing that trains as few parameters scores better.",
         "Memory is the peak of a process of its own, above what it held once the base was loaded.",
         "",
-        f"| {' | '.join(heads.values())} |",
-        f"|{'---|' * len(heads)}",
-        *body,
+        markdown_table([plain(title) for title in heads.values()], body),
         "",
-        *(f"- {line}" for line in failures(result)),
+        *(f"- {plain(line, MOST_WIDE)}" for line in failures(result)),
         "",
         "![score against trained parameters](figure.png)",
         "",
-        *([f"Made by `{result['command']}`", ""] if result["command"] else []),
+        *([f"Made by {code(result['command'])}", ""] if result["command"] else []),
         f"{result['date']}; " + ", ".join(f"{name} {version}" for name, version in result["versions"].items()),
     ]
     return "\n".join(page) + "\n"

@@ -18,14 +18,17 @@ import numpy as np
 
 from adaptree import kinds
 from adaptree.analysis.compare.files import digest, write, writing
+from adaptree.data.check import note_columns, note_spellings
 from adaptree.data.dataset import Dataset
 from adaptree.data.encode import Encoder
 from adaptree.data.events import Listener
+from adaptree.data.paths import asked_for
 from adaptree.data.read import Source
 from adaptree.data.read import rows as read_rows
 from adaptree.data.split import split
 from adaptree.errors import DataError, UsageError
 from adaptree.kinds.reading import open_data
+from adaptree.reports.json_text import json_text
 from adaptree.training import baselines
 
 Array = np.ndarray[Any, Any]
@@ -39,8 +42,8 @@ class Splits:
     validation: Dataset
     files: dict[str, str]
     """by part: train, validation"""
-    columns: dict[str, str | None]
-    """the options of `train` that read the files: text, text_pair, label, kind"""
+    columns: dict[str, str | bool | None]
+    """the options of `train` that read the files: text, text_pair, label, kind, merge_labels"""
     about: dict[str, Any]
     """what results.json says of the data"""
 
@@ -52,7 +55,8 @@ def prepare(
     most: int | None,
     columns: Mapping[str, str | None],
     kind: str | None,
-    encoding: str,
+    reading: Mapping[str, Any],
+    merge_labels: bool,
     on_event: Listener,
 ) -> Splits:
     """Split the data, sample at most `most` training rows and half as many to validate on, and write both parts.
@@ -61,7 +65,11 @@ def prepare(
     """
     source = _rereadable(source)
     text, pair, label = (columns[name] for name in ("text", "pair", "label"))
-    data = open_data(source, text=text, pair=pair, label=label, kind=kind, encoding=encoding, on_event=on_event)
+    data = open_data(
+        source, text=text, pair=pair, label=label, kind=kind, merge_labels=merge_labels, on_event=on_event, **reading
+    )
+    note_columns(data, on_event)
+    note_spellings(data, on_event)
     if validation is None:
         chosen, held = split(data, seed=0)
         held = sample(data, held, None if most is None else max(most // 2, _fewest(data)))
@@ -69,7 +77,7 @@ def prepare(
         parts = {"train": (source, data, kept), "validation": (source, data, held)}
     else:
         validation = _rereadable(validation)
-        other = open_data(validation, encoding=encoding, like=data.schema, on_event=on_event)
+        other = open_data(validation, like=data.schema, on_event=on_event, **reading)
         chosen, held = np.arange(len(data)), np.arange(len(other))
         kept = sample(data, chosen, most)
         parts = {"train": (source, data, kept), "validation": (validation, other, held)}
@@ -77,9 +85,9 @@ def prepare(
         note = f"{len(kept):,} of the {len(chosen):,} training rows are used, a sample with seed 0"
         note += "; at most half as many to validate." if validation is None else "."
         on_event({"event": "note", "text": note})
-    files = {part: _write_part(folder, part, *which, encoding) for part, which in parts.items()}
+    files = {part: _write_part(folder, part, *which, reading) for part, which in parts.items()}
     text, pair, label = (columns[name] or data.columns.get(name) for name in ("text", "pair", "label"))
-    train = open_data(files["train"], text=text, pair=pair, label=label, kind=data.kind)
+    train = open_data(files["train"], text=text, pair=pair, label=label, kind=data.kind, merge_labels=merge_labels)
     if train.kind != data.kind:  # no row of the sample shows what the whole file is
         raise DataError(
             f"{len(kept):,} rows of '{data.name}' are too few to tell that it is of kind {data.kind}.",
@@ -98,7 +106,7 @@ def prepare(
         "validation_digest": held_out.digest,
         "split_seed": 0 if validation is None else None,
     }
-    options = {"text": text, "text_pair": pair, "label": label, "kind": data.kind}
+    options = {"text": text, "text_pair": pair, "label": label, "kind": data.kind, "merge_labels": merge_labels}
     return Splits(train, held_out, files, options, about)
 
 
@@ -131,31 +139,29 @@ def _fewest(data: Dataset) -> int:
 
 def _rereadable(source: Source) -> Source:
     """Return the source, or its rows as a list if it is an iterator, which could be read only once."""
-    return list(source) if isinstance(source, Iterator) else source
+    return [row for _, row in read_rows(source)] if isinstance(source, Iterator) else source
 
 
-def _write_part(folder: Path, part: str, source: Source, data: Dataset, indices: Array, encoding: str) -> str:
+def _write_part(
+    folder: Path, part: str, source: Source, data: Dataset, indices: Array, reading: Mapping[str, Any]
+) -> str:
     """Write the source's rows of some examples as JSON Lines, unless a file with the same ones is there; return it."""
     key = digest([data.digest, hashlib.sha256(np.asarray(indices, dtype=np.int64).tobytes()).hexdigest()])
     path = folder / f"{part}-{key}.jsonl"
     if not path.exists():
         ordinals = data.rows[indices]
+        asked = asked_for(data.columns.values())
         wanted = np.zeros(int(ordinals.max()) + 1, dtype=bool)
         wanted[ordinals] = True
         partial = path.with_suffix(f".{os.getpid()}")
-        with writing(path), partial.open("w") as file:
-            for ordinal, (_, row) in enumerate(read_rows(source, encoding=encoding)):
+        with writing(path), partial.open("w", encoding="utf-8") as file:
+            for ordinal, (_, row) in enumerate(read_rows(source, columns=asked, **reading)):
                 if ordinal == len(wanted):
                     break
                 if wanted[ordinal]:
-                    file.write(json.dumps(row, default=_plain) + "\n")
+                    file.write(json_text(row, default=str) + "\n")
             partial.replace(path)
     return str(path.resolve())
-
-
-def _plain(value: Any) -> Any:
-    """Return a value that JSON has no type for as one that it has: numpy's scalars and arrays, dates."""
-    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def baseline_scores(splits: Splits, data: Dataset, folder: Path, encoder: Encoder) -> dict[str, dict[str, float]]:

@@ -13,7 +13,7 @@ from adaptree.analysis.experiments.setup import Setup
 from adaptree.errors import UsageError, near
 
 ONE_SEED = ("languages", "transfer")
-NAMES = ("comparison", "fast", "fusion", "kinds", "languages", "layers", "transfer")
+NAMES = ("comparison", "fast", "fusion", "kinds", "languages", "layers", "lowdata", "noise", "transfer")
 
 
 def about(name: str) -> str:

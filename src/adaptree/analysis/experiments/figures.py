@@ -101,3 +101,22 @@ def transfer(found: Mapping[str, Mapping[str, Mapping[str, float]]], path: Path)
     for axis in axes[len(found) - across : len(found)]:
         axis.set_xlabel("what the probe of suggest says")
     save(figure, path)
+
+
+@style()
+def lowdata(curves: Mapping[str, Mapping[int, float]], path: Path) -> None:
+    """Draw the mean accuracy of each way against the number of rows a label."""
+    figure, (axis,) = panels(6.5, 3.6)
+    colours = {"contrastive": GREEN, "setfit": RED}
+    for way, curve in curves.items():
+        sizes = sorted(curve)
+        weight = 2.2 if way in colours else 1.2
+        axis.plot(
+            sizes, [curve[size] for size in sizes], color=colours.get(way), lw=weight, marker="o", ms=4, label=way
+        )
+    axis.set_xscale("log", base=2)
+    ticks = sorted({size for curve in curves.values() for size in curve})
+    axis.set_xticks(ticks, [str(tick) for tick in ticks])
+    axis.set(title="Mean test accuracy over tasks", xlabel="rows a label", ylabel="points")
+    axis.legend()
+    save(figure, path)

@@ -12,6 +12,7 @@ from adaptree.analysis.compare.files import write as write_json
 from adaptree.analysis.compare.files import writing
 from adaptree.analysis.compare.report import part_of
 from adaptree.reports import tradeoff as drawing
+from adaptree.reports.markdown import code
 
 Result = Mapping[str, Any]
 Row = dict[str, Any]
@@ -129,7 +130,7 @@ def markdown(results: Sequence[Result], made: Sequence[Row], *, title: str, refe
         "",
         "![figure](figure.png)",
         "",
-        *([f"Made by `{command}`.", ""] if command else []),
+        *([f"Made by {code(command)}.", ""] if command else []),
     ]  # fmt: skip
     lines += [", ".join(f"{k} {v}" for k, v in results[0]["versions"].items())] if results else []
     return "\n".join(lines) + "\n"

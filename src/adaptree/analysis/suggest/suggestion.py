@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adaptree.analysis.suggest.probe import CLEAR, FEWEST, LIKELY, Gain, ranking
+from adaptree.data.check import note_columns
 from adaptree.data.dataset import Dataset
 from adaptree.data.events import Listener, silent
+from adaptree.data.parts import own_parts
 from adaptree.data.read import Source
 from adaptree.data.stem import stem
 from adaptree.errors import AdaptreeError, TaskNotFound, UsageError
@@ -82,6 +84,7 @@ def suggest(
     text_pair: str | None = None,
     label: str | None = None,
     encoding: str = "utf-8",
+    no_header: bool = False,
     device: str = "auto",
     threads: int | None = None,
     trust_remote_code: bool = False,
@@ -102,7 +105,12 @@ def suggest(
         raise TaskNotFound(
             "there is no task in the store yet.", hint="adaptree train DATA --name NAME --method pfeiffer"
         )
-    table = open_data(data, text=text, pair=text_pair, label=label, kind=kind, encoding=encoding, on_event=on_event)
+    source, _, _ = own_parts(data, on_event=on_event, use=("train",))
+    table = open_data(
+        source, text=text, pair=text_pair, label=label, kind=kind, encoding=encoding, no_header=no_header,
+        on_event=on_event,
+    )  # fmt: skip
+    note_columns(table, on_event)
     if table.values is None:
         raise UsageError(f"'{table.name}' is of kind {table.kind}: suggest is for one label or one number a text.")
     base = base_of(base, device, threads, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
@@ -122,7 +130,7 @@ def suggest(
     options = {"--text": text, "--text-pair": text_pair, "--label": label, "--kind": kind}
     options["--encoding"] = encoding if encoding != "utf-8" else None
     more = [word for option, value in options.items() if value is not None for word in (option, value)]
-    trust = {"--trust-remote-code": trust_remote_code, "--allow-pickle": allow_pickle}
+    trust = {"--no-header": no_header, "--trust-remote-code": trust_remote_code, "--allow-pickle": allow_pickle}
     more += [option for option, on in trust.items() if on]
     file = str(data) if isinstance(data, str | Path) else "DATA"
     if len(chosen) > 1:

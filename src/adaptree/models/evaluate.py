@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adaptree.compose import Name
+from adaptree.data.columns import listed
 from adaptree.data.dataset import Dataset, Schema
+from adaptree.data.events import Listener, silent
 from adaptree.data.read import Source
-from adaptree.errors import UsageError
+from adaptree.errors import DataError, UsageError
 from adaptree.kinds.reading import open_data
-from adaptree.tasks.record import EVALUATED, REBASED
+from adaptree.tasks.record import EVALUATED, REBASED, WARNINGS
 
 if TYPE_CHECKING:
     from adaptree.kinds import Example, Out
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 CHUNK = 4096
+OUTSIDE = "O"
+"""The tag of words in no entity: a file of other entities has it too."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,9 @@ def evaluate(
     text_pair: str | None = None,
     label: str | None = None,
     encoding: str = "utf-8",
+    no_header: bool = False,
     store: Store | None = None,
+    on_event: Listener = silent,
 ) -> dict[str, Any]:
     """Return a task's scores on labelled data with 95 % intervals, and its price.
 
@@ -112,18 +118,37 @@ def evaluate(
         )
     record = bound.task.record
     like = Schema.of_task(record)
-    dataset = open_data(data, text=text, pair=text_pair, label=label, encoding=encoding, like=like, unknown=True)
+    dataset = open_data(
+        data, text=text, pair=text_pair, label=label, encoding=encoding, no_header=no_header, like=like, unknown=True,
+        on_event=on_event,
+    )  # fmt: skip
+    _check_labels(dataset, record.name)
     scores, intervals = score(bound, whole(dataset))
     alone = isinstance(bound.composition.expression, Name) and len(bound.composition.tasks) == 1
     if store is not None and REBASED in record.extra and alone and record.reference in store:
         store.mark(record.reference, EVALUATED)
     found = _result_of(bound)
-    del found["baselines"]  # those are of other rows
+    del found["baselines"], found["warnings"]  # those are of other rows
     if bound.int8:
         found["int8"] = True
+        found["int8_compared"], found["int8_changed"] = bound.int8_compared
     if dataset.unknown:
         found["unknown_labels"] = dataset.unknown
+    if left_out := {why: count for why, count in dataset.left_out.items() if count}:
+        found["left_out"] = left_out
     return {**found, "rows": len(dataset), "metrics": {"test": scores}, "intervals": {"test": intervals}}
+
+
+def _check_labels(dataset: Dataset, task: str) -> None:
+    """Raise DataError if a file has labels, and none that the task knows: every score would be zero."""
+    counts = dataset.counts()
+    known = [str(label) for label in dataset.labels if str(label) != OUTSIDE or dataset.form.labels_of == "rows"]
+    if dataset.unknown and not any(counts.get(label) for label in known):
+        raise DataError(
+            f"'{dataset.name}' has no label that the task '{task}' knows: it has {listed(list(dataset.unknown)[:5])}, "
+            f"the task {listed(known[:5])}.",
+            hint="Choose the column with --label COL, or evaluate another task.",
+        )
 
 
 def result(task: Task) -> dict[str, Any]:
@@ -138,6 +163,7 @@ def result(task: Task) -> dict[str, Any]:
         "metrics": record.metrics,
         "intervals": record.intervals,
         "baselines": record.baselines,
+        "warnings": record.extra.get(WARNINGS, []),
         "parameters": record.parameters,
         "trained_percent": record.trained_percent,
         "bytes": task.bytes,

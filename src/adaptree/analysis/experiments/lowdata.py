@@ -1,0 +1,180 @@
+"""Few labels: every way to train with 4 to 512 rows a label, on real tasks, and when contrastive training is best.
+
+A sample has so many rows of each label; another number gives another sample. Test rows are the same for all. A cell
+is one training, as `adaptree train` runs it without a validation file; all are kept in OUT/cells.jsonl. SetFit's cells
+come from benchmarks/setfit_cells.py, which reads the rows that this experiment writes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from adaptree.analysis.experiments import figures
+from adaptree.analysis.experiments.corpora import Corpus, cut, one_file, sample, write_lines
+from adaptree.analysis.experiments.setup import Setup, select, write_page
+from adaptree.data.events import note
+from adaptree.models.opening import base_of
+from adaptree.training.objective import FEW
+from adaptree.training.pipeline import train
+from adaptree.training.run import Run
+
+TASKS = (
+    Corpus("sst2", test="validation"),
+    one_file("crowdflower_airline"),
+    one_file("crowdflower_corporate_messaging"),
+    one_file("news_aggregator"),
+    one_file("customer_complaints"),
+    one_file("sms_spam"),
+    Corpus("mnli", test="validation_matched"),
+)
+SIZES = (8, 32, 4, 16, 128, 512)
+"""Rows a label, those first that matter most."""
+SAMPLES = 5
+TEST_ROWS = 500
+WAYS: dict[str, dict[str, Any]] = {
+    "head": {"method": "head"},
+    "tfidf": {"method": "tfidf"},
+    "contrastive": {"method": "houlsby", "objective": "contrastive"},
+    "cross-entropy": {"method": "houlsby", "objective": "cross-entropy"},
+    "head first": {"method": "houlsby", "objective": "head-first"},
+    "full": {"method": "full", "objective": "cross-entropy"},
+}
+SETFIT = "setfit"
+CELLS = "cells.jsonl"
+MOST_CONTRASTED = 128
+"""Rows a label up to which contrastive training is tried; more rows have more than it needs."""
+
+
+def run(setup: Setup) -> str:
+    """Train the cells that are missing; return the page over all that are done."""
+    tasks = select(setup.tasks, TASKS)
+    files = {corpus.name: cut(corpus, setup.data, setup.out / "rows") for corpus in tasks}
+    done = {(c["task"], c["rows_per_label"], c["sample"], c["way"]) for c in read_cells(setup.out)}
+    base = base_of(setup.base, "auto", setup.threads)
+    for size, way, number in itertools.product(SIZES, WAYS, range(setup.seeds or SAMPLES)):
+        for corpus in tasks:
+            training, test = write_sample(*files[corpus.name], setup.out, corpus.name, size, number)
+            if (corpus.name, size, number, way) in done or (way == "contrastive" and size > MOST_CONTRASTED):
+                continue
+            note(setup.on_event, f"{corpus.name}, {size} rows a label, sample {number}: {way}")
+            began = time.monotonic()
+            bound = train(Run.of(training, test=test, base=base, baselines=False, seed=number, **WAYS[way]))[0]
+            record = bound.task.record
+            append_cell(setup.out, {
+                "task": corpus.name, "rows_per_label": size, "sample": number, "way": way, "base": base.name,
+                "labels": len(record.labels), "train_rows": record.data["rows"], "test_rows": record.data["test"],
+                "accuracy": record.metrics["test"]["accuracy"], "macro_f1": record.metrics["test"]["macro_f1"],
+                "seconds": round(time.monotonic() - began, 2), "trained": record.parameters["trained"],
+            })  # fmt: skip
+    return table(setup.out, setup.command)
+
+
+def write_sample(train_file: Path, test_file: Path, out: Path, name: str, size: int, number: int) -> tuple[Path, Path]:
+    """Write the rows of a sample and those to test on, if they are not there; return both files."""
+    training, test = out / "rows" / f"{name}-{size}-{number}.jsonl", out / "rows" / f"{name}-tested.jsonl"
+    if not training.is_file():
+        lines = train_file.read_text().splitlines()
+        random.Random(number).shuffle(lines)
+        found: dict[str, list[str]] = {}
+        for line in lines:
+            found.setdefault(str(json.loads(line)["label"]), []).append(line)
+        write_lines(training, [line for label in sorted(found) for line in found[label][:size]])
+    if not test.is_file():
+        write_lines(test, sample(test_file.read_text().splitlines(), TEST_ROWS))
+    return training, test
+
+
+def read_cells(out: Path) -> list[dict[str, Any]]:
+    """Return the cells that are done; a line that was not written to its end is left out."""
+    path = out / CELLS
+    found = []
+    for line in path.read_text().splitlines() if path.is_file() else ():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found
+
+
+def append_cell(out: Path, cell: Mapping[str, Any]) -> None:
+    """Add a cell to the file."""
+    with (out / CELLS).open("a") as file:
+        file.write(json.dumps(cell) + "\n")
+
+
+def summary(cells: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, dict[str, list[float]]]]:
+    """Return accuracies in points by rows a label, way and task, one per sample."""
+    found: dict[int, dict[str, dict[str, list[float]]]] = {}
+    for cell in cells:
+        ways = found.setdefault(cell["rows_per_label"], {})
+        ways.setdefault(cell["way"], {}).setdefault(cell["task"], []).append(100 * cell["accuracy"])
+    return dict(sorted(found.items()))
+
+
+def table(out: Path, command: str) -> str:
+    """Write the page with every cell that is done, and the figure; return the page."""
+    cells = read_cells(out)
+    found = summary(cells)
+    ways = [way for way in (*WAYS, SETFIT) if any(way in row for row in found.values())]
+    lines = [
+        "# Few labels",
+        "",
+        f"Test accuracy in points on at most {TEST_ROWS} rows: mean over tasks of the mean over samples, and the "
+        "median seconds of a training, on the tasks that all ways of a line have. Trainings hold a fifth of the rows "
+        "out: to choose an epoch, or, contrastive ones, to score and then to learn all rows. SetFit learns all rows. "
+        f"`train` without options is contrastive up to {FEW} rows a label.",
+        "",
+        f"| rows a label | tasks | {' | '.join(ways)} |",
+        f"|{'---|' * (2 + len(ways))}",
+    ]
+    for size, row in found.items():
+        shared = sorted(set.intersection(*(set(row[way]) for way in ways if way in row)))
+        texts = [_mean(cells, size, way, shared) if way in row else "" for way in ways]
+        lines.append(f"| {size} | {len(shared)} | {' | '.join(texts)} |")
+    for size, row in found.items():
+        names = sorted({name for of_way in row.values() for name in of_way})
+        lines += [
+            "",
+            f"## {size} rows a label",
+            "",
+            f"| task | {' | '.join(ways)} |",
+            f"|{'---|' * (1 + len(ways))}",
+            *(f"| {name} | {' | '.join(_spread(row.get(way, {}).get(name)) for way in ways)} |" for name in names),
+        ]
+    if found:
+        figures.lowdata({way: _curve(found, way) for way in ways}, out / "figure.png")
+        lines += ["", "![Accuracy against rows a label](figure.png)"]
+    return write_page([*lines, ""], out, command)
+
+
+def _curve(found: Mapping[int, Mapping[str, Mapping[str, Sequence[float]]]], way: str) -> dict[int, float]:
+    """Return the mean accuracy by rows a label, over the tasks that every way has at that size."""
+    curve = {}
+    for size, row in found.items():
+        shared = set.intersection(*(set(tasks) for tasks in row.values()))
+        if way in row and shared:
+            curve[size] = statistics.fmean(statistics.fmean(row[way][name]) for name in shared)
+    return curve
+
+
+def _mean(cells: Sequence[Mapping[str, Any]], size: int, way: str, tasks: Sequence[str]) -> str:
+    mine = [c for c in cells if (c["rows_per_label"], c["way"]) == (size, way) and c["task"] in tasks]
+    if not mine:
+        return ""
+    by = [[100 * c["accuracy"] for c in mine if c["task"] == name] for name in tasks]
+    seconds = statistics.median(c["seconds"] for c in mine)
+    return f"{statistics.fmean(map(statistics.fmean, by)):.1f} ({seconds:.0f} s)"
+
+
+def _spread(values: Sequence[float] | None) -> str:
+    if not values:
+        return ""
+    spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.1f}{spread} ({len(values)})"
