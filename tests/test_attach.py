@@ -214,7 +214,7 @@ def test_two_tasks_on_one_model_train_in_two_threads() -> None:
 
     def run(seed: int, into: dict[int, dict[str, Tensor]]) -> None:
         tuned = attach(model, METHOD, seed=seed)
-        tuned.gradient_checkpointing_enable()
+        tiny.checkpoint(tuned)
         optimiser = torch.optim.AdamW(tuned.parameters(), lr=1e-2)
         for _ in range(15):
             optimiser.zero_grad()

@@ -88,7 +88,7 @@ def test_a_deep_copy_is_a_task_of_its_own_over_the_same_base(kind: Kind) -> None
     before = state(model)
     tuned = attach(model, METHOD).train()
     if model.supports_gradient_checkpointing:
-        tuned.gradient_checkpointing_enable()
+        tiny.checkpoint(tuned)
     twin = copy.deepcopy(tuned)
     want = outputs(tuned, inputs)
     assert isinstance(twin, Tuned)

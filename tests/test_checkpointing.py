@@ -67,7 +67,7 @@ def test_layers_are_recomputed_and_gradients_are_the_same(name: str, reentrant: 
     loss_of(tuned).backward()
     want = gradients(tuned)
 
-    tuned.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
+    tiny.checkpoint(tuned, use_reentrant=reentrant)
     fired = listen(tuned, model)
     loss = loss_of(tuned)
     once = dict(fired)
@@ -76,7 +76,7 @@ def test_layers_are_recomputed_and_gradients_are_the_same(name: str, reentrant: 
     assert fired == {path: 2 * times for path, times in once.items()}, "backward must run each layer again"
     assert_same(gradients(tuned), want, within)
 
-    tuned.gradient_checkpointing_disable()
+    tiny.stop_checkpointing(tuned)
     fired.clear()
     loss_of(tuned).backward()
     assert fired == once
@@ -87,11 +87,11 @@ def test_layers_are_recomputed_and_gradients_are_the_same(name: str, reentrant: 
 def test_the_model_itself_is_not_set_to_checkpointing(name: str) -> None:
     model, tuned = tuned_model(name)
     before = [(path, dict(vars(part)), len(part._forward_hooks)) for path, part in model.named_modules()]
-    tuned.gradient_checkpointing_enable()
+    tiny.checkpoint(tuned)
     loss_of(tuned).backward()
     after = [(path, dict(vars(part)), len(part._forward_hooks)) for path, part in model.named_modules()]
-    assert tuned.is_gradient_checkpointing
-    assert not model.is_gradient_checkpointing
+    assert tiny.checkpoints(tuned)
+    assert not tiny.checkpoints(model)
     for (path, had, hooks), (_, has, hooks_now) in zip(before, after, strict=True):
         assert hooks == hooks_now == 0, path
         assert had.keys() == has.keys(), path
@@ -103,7 +103,7 @@ def test_a_trained_norm_of_relative_positions_needs_plain_checkpointing() -> Non
     bare = tiny.model("deberta-v2", head=True).train()
     _, tuned = tuned_model("deberta-v2")
     for model in (bare, tuned):  # it is torch's limit, and the bare model meets it too
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
+        tiny.checkpoint(model, use_reentrant=True)
         with pytest.raises(RuntimeError, match="backward through the graph a second time"):
             loss_of(model).backward()
 
@@ -111,8 +111,8 @@ def test_a_trained_norm_of_relative_positions_needs_plain_checkpointing() -> Non
 @pytest.mark.parametrize("name", ["albert", "mpnet"])
 def test_a_model_that_cannot_says_so(name: str) -> None:
     _, tuned = tuned_model(name)
-    with pytest.raises(ValueError, match="does not support gradient checkpointing"):
-        tuned.gradient_checkpointing_enable()
+    with pytest.raises(ValueError, match=f"does not support {tiny.CHECKPOINTING} checkpointing"):
+        tiny.checkpoint(tuned)
 
 
 @pytest.mark.parametrize("name", ["bert", "t5", "llama", "modernbert"])
@@ -122,7 +122,7 @@ def test_backward_in_another_thread_gives_the_same_gradients(name: str, reentran
     model, tuned = tuned_model(name)
     loss_of(tuned).backward()
     want = gradients(tuned)
-    tuned.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
+    tiny.checkpoint(tuned, use_reentrant=reentrant)
     fired = listen(tuned, model)
     loss = loss_of(tuned)
     fired.clear()
@@ -137,7 +137,7 @@ def test_the_recompute_draws_the_same_dropout() -> None:
     _, tuned = tuned_model("bert", dropout=True)
     loss_of(tuned).backward()
     want = gradients(tuned)
-    tuned.gradient_checkpointing_enable()
+    tiny.checkpoint(tuned)
     loss_of(tuned).backward()
     assert_same(gradients(tuned), want)
 
@@ -146,10 +146,10 @@ def test_a_model_that_checkpoints_already_goes_on_doing_so_under_a_task() -> Non
     model, tuned = tuned_model("bert")
     loss_of(tuned).backward()
     want = gradients(tuned)
-    model.gradient_checkpointing_enable()
+    tiny.checkpoint(model)
     tuned = attach(model, METHODS[0]).train()
     fired = listen(tuned, model)
     loss_of(tuned).backward()
     assert set(fired.values()) == {2}
     assert_same(gradients(tuned), want)
-    assert model.is_gradient_checkpointing
+    assert tiny.checkpoints(model)

@@ -249,7 +249,7 @@ def test_gradients_reach_query_key_and_value_alone_with_checkpointing_too(checkp
             )
         if mode != "off":
             options = {"use_reentrant": mode == "reentrant"}
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
+            tiny.checkpoint(model, **options)
             model.enable_input_require_grads()
         loss = tiny.output(model, tiny.batch(model)).square().sum()
         thread = threading.Thread(target=loss.backward)  # as a GPU's backward runs: the plan must be seen there

@@ -269,11 +269,11 @@ def test_gradient_checkpointing_recomputes_and_trains_to_the_same_bits(
     for site in find(model).sites:
         module = tuned.base_model.get_submodule(site.path)
         module.register_forward_pre_hook(lambda *_, path=site.path: fired.update([path]))
-    Trainer(tuned, arguments(tmp_path, gradient_checkpointing=True), train_dataset=Rows()).train()
+    Trainer(tuned, arguments(tmp_path, **{f"{tiny.CHECKPOINTING}_checkpointing": True}), train_dataset=Rows()).train()
     assert set(fired.values()) == {2 * STEPS}
     assert same(weights(tuned), whole[0])
-    assert tuned.is_gradient_checkpointing
-    assert not model.is_gradient_checkpointing
+    assert tiny.checkpoints(tuned)
+    assert not tiny.checkpoints(model)
 
 
 def test_the_trainer_for_sequences_generates_with_the_task_in_place(tmp_path: Path) -> None:

@@ -222,3 +222,23 @@ def output(made: Any, inputs: dict[str, Tensor]) -> Tensor:
         return logits
     states = [given.last_hidden_state, getattr(given, "encoder_last_hidden_state", None)]
     return torch.cat([state for state in states if state is not None], dim=1)
+
+
+# transformers 5.23 calls "activation checkpointing" what was "gradient checkpointing", and warns of the old name.
+CHECKPOINTING = "activation" if hasattr(tf.PreTrainedModel, "activation_checkpointing_enable") else "gradient"
+
+
+def checkpoint(made: Any, **options: Any) -> None:
+    """Have the model run each layer again in the backward pass; options are those of `torch.utils.checkpoint`."""
+    enable = getattr(made, f"{CHECKPOINTING}_checkpointing_enable")
+    enable(**{f"{CHECKPOINTING}_checkpointing_kwargs": options or None})
+
+
+def stop_checkpointing(made: Any) -> None:
+    """Have the model keep its activations again."""
+    getattr(made, f"{CHECKPOINTING}_checkpointing_disable")()
+
+
+def checkpoints(made: Any) -> bool:
+    """Return whether the model runs its layers again in the backward pass."""
+    return bool(getattr(made, f"is_{CHECKPOINTING}_checkpointing"))

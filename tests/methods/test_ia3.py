@@ -174,7 +174,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(case: str, reentrant: b
     model.config.use_cache = False  # type: ignore[union-attr]
     tuned = shake(attach(model, "ia3")).train()
     want = gradients(tuned)
-    tuned.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
+    tiny.checkpoint(tuned, use_reentrant=reentrant)
     got = gradients(tuned)
     assert set(got) == set(want) == {name for name, _ in tuned.named_parameters()}
     assert all(torch.equal(got[name], want[name]) for name in want)

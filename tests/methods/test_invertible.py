@@ -108,7 +108,7 @@ def test_checkpoints_are_recomputed_with_it() -> None:
     for checkpointing in (False, True):
         tuned: Any = attach(model, METHOD).train()
         if checkpointing:
-            tuned.gradient_checkpointing_enable()
+            tiny.checkpoint(tuned)
         tiny.output(tuned, tiny.batch(model)).square().sum().backward()
         grads.append({name: p.grad for name, p in tuned.named_parameters()})
     for name, grad in grads[0].items():

@@ -233,7 +233,7 @@ def gradients(tuned: Tuned, thread: bool = False) -> dict[str, Tensor]:
 def test_gradient_checkpointing_gives_the_same_gradients(case: str, reentrant: bool, thread: bool) -> None:
     tuned = shake(attach(tiny.model(case, head=True), FULL)).train()
     want = gradients(tuned)
-    tuned.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
+    tiny.checkpoint(tuned, use_reentrant=reentrant)
     got = gradients(tuned, thread)
     assert set(got) == set(want) == {name for name, _ in tuned.named_parameters()}
     for name in want:

@@ -97,25 +97,40 @@ class Pal(Method):
         for site in self._sites(sites):
             own = ("shared.", f"{site.layer}.pal.")
             p = {name.rpartition(".")[2]: tensor for name, tensor in v.items() if name.startswith(own)}
-            plan[sites.layers[site.layer]], plan[site.path] = self._beside(p)
+            plan |= self._beside(p, sites.architecture, sites.layers[site.layer], site.path)
         return plan
 
-    def _beside(self, p: Params) -> tuple[Before, Action]:
-        """Return a step that keeps a layer's input, and one that adds the attention over it to the output."""
+    def _beside(self, p: Params, architecture: str, layer: str, output: str) -> dict[str, Action | Before]:
+        """Return the steps that keep a layer's input and mask, and the one that adds the attention over them.
+
+        The input is read off the layer's own parts, not off the layer: what is recomputed for a checkpoint is the
+        layer's body, and it must find its own input again.
+        """
         from adaptree.core import pal
 
         kept = threading.local()
 
-        def look(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        def keep_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            kept.h = args[0]
+
+        def keep_mask(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
-            kept.h, kept.mask = bound["hidden_states"], bound.get("attention_mask")
+            kept.mask = bound.get("attention_mask")
+
+        def keep_both(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            keep_input(module, args, kwargs)
+            keep_mask(module, args, kwargs)
 
         def action(module: nn.Module, args: tuple[Any, ...], y: Tensor) -> Tensor:
             h, mask = kept.h, kept.mask
             del kept.h, kept.mask
             return y + pal.apply(h, p, self.heads, pal.visible(mask, h.dtype))
 
-        return Before(look), action
+        if architecture == "modernbert":  # a norm is in front of its attention
+            keep = {f"{layer}.attn_norm": Before(keep_input), f"{layer}.attn": Before(keep_mask)}
+        else:
+            keep = {f"{layer}.attention": Before(keep_both)}
+        return {**keep, output: action}
 
     def count(self, sites: Sites, model: nn.Module) -> dict[str, int]:
         from adaptree.core import pal

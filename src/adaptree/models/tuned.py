@@ -30,7 +30,7 @@ class Tuned(nn.Module):
     """A frozen model with a task's weights in it. Its parameters and its state dict are those weights and the head.
 
     It runs on a copy of the model's modules over the same tensors, so the model itself is never touched. Attributes
-    that are not found here are those of the copy: `config`, `gradient_checkpointing_enable()`, `generate()` …
+    that are not found here are those of the copy: `config`, `activation_checkpointing_enable()`, `generate()` …
     """
 
     def __init__(
