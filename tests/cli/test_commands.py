@@ -283,7 +283,7 @@ def test_ctrl_c_keeps_the_best_so_far_and_says_how_to_resume(world: dict[str, Pa
     assert "version 2" in err
 
 
-@pytest.mark.parametrize("after", [0.05, 0.8, 2.0])
+@pytest.mark.parametrize("after", [0.05, 0.5, 0.8, 2.0])
 def test_ctrl_c_at_any_moment_is_one_line(world: dict[str, Path], tmp_path: Path, after: float) -> None:
     process = _background(world, tmp_path)
     time.sleep(after)

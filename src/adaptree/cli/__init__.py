@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 import traceback
 import warnings
+from types import FrameType
 from typing import Any
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 wrong usage; an error is one line on stderr."""
     args = sys.argv[1:] if argv is None else argv
+    if argv is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
     if isinstance(sys.stdout, io.TextIOWrapper):  # a letter that the terminal's encoding lacks is spelled out
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -24,6 +28,20 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         _complain("stopped.")
         return 1
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt; in the middle of an import, end the process at once.
+
+    An exception within the import of torch can crash the interpreter, and at that moment there is nothing to lose.
+    """
+    inside = frame
+    while inside is not None:
+        if inside.f_code.co_filename.startswith("<frozen importlib"):
+            os.write(2, "✘ stopped.\n".encode(sys.stderr.encoding or "utf-8", "backslashreplace"))
+            os._exit(1)
+        inside = inside.f_back
+    raise KeyboardInterrupt
 
 
 def _run(args: list[str]) -> int:
