@@ -9,6 +9,7 @@ OUT is the experiment's folder, whose rows it reads and to whose cells.jsonl it 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import time
@@ -30,8 +31,8 @@ def main() -> None:
     cells = chosen.out / "cells.jsonl"
     done = set()
     if cells.is_file():
-        lines = [json.loads(line) for line in cells.read_text().splitlines()]
-        done = {(c["task"], c["rows_per_label"], c["sample"]) for c in lines if c["way"] == "setfit"}
+        lines = [json.loads(line)["asked"] for line in cells.read_text().splitlines()]
+        done = {(c["rows"], c["test"], c["sample"]) for c in lines if c["way"] == "setfit"}
     names = [name for name in chosen.tasks.split(",") if name] or sorted(
         path.stem.removesuffix("-tested") for path in (chosen.out / "rows").glob("*-tested.jsonl")
     )
@@ -39,14 +40,24 @@ def main() -> None:
         for size in map(int, chosen.sizes.split(",")):
             for name in names:
                 training = chosen.out / "rows" / f"{name}-{size}-{number}.jsonl"
-                if (name, size, number) in done or not training.is_file():
-                    continue
                 test = chosen.out / "rows" / f"{name}-tested.jsonl"
-                cell = run(rows(training), rows(test), chosen.base, number, chosen.max_steps)
-                cell = {"task": name, "rows_per_label": size, "sample": number, "way": "setfit", **cell}
+                if not training.is_file() or (digest(training), digest(test), number) in done:
+                    continue
+                asked = {
+                    "task": name, "rows_per_label": size, "sample": number, "base": Path(chosen.base).name,
+                    "rows": digest(training), "test": digest(test), "way": "setfit", "max_steps": chosen.max_steps,
+                }  # fmt: skip
+                began = time.monotonic()
+                found = run(rows(training), rows(test), chosen.base, number, chosen.max_steps)
+                cell = {"asked": asked, "found": found, "wall_seconds": round(time.monotonic() - began, 2)}
                 with cells.open("a") as file:
                     file.write(json.dumps(cell) + "\n")
                 print(json.dumps(cell), flush=True)
+
+
+def digest(path: Path) -> str:
+    """Return the digest by which `adaptree experiment` knows a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
@@ -76,7 +87,7 @@ def run(training: list[dict[str, Any]], test: list[dict[str, Any]], base: str, s
     right = sum(number.get(row["label"]) == int(found) for row, found in zip(test, predicted, strict=True))
     return {
         "labels": len(labels), "train_rows": len(training), "test_rows": len(test), "accuracy": right / len(test),
-        "seconds": round(seconds, 2), "max_steps": steps,
+        "seconds": round(seconds, 2),
     }  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from adaptree.analysis.experiments import (
     kinds,
     languages,
     layers,
+    ledger,
     lowdata,
     noise,
     summary,
@@ -359,24 +360,34 @@ def test_few_labels_are_trained_in_every_way_and_no_cell_twice(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lowdata, "TASKS", (Corpus("one", test="test"), Corpus("two", test="dev")))
-    monkeypatch.setattr(lowdata, "SIZES", (4, 200))
+    monkeypatch.setattr(lowdata, "SIZES", (4, 600))
     monkeypatch.setattr(lowdata, "TEST_ROWS", 20)
-    out = tmp_path / "out"
+    out, told = tmp_path / "out", []
 
-    def start() -> str:
-        return experiments.run("lowdata", world / "data", out, base=world / "base", seeds=1, threads=1)
+    def start(**options: Any) -> str:
+        told.clear()
+        return experiments.run(
+            "lowdata", world / "data", out, base=world / "base", seeds=1, threads=1,
+            on_event=lambda event: told.append(event["text"]), **options,
+        )  # fmt: skip
 
+    planned = 2 * (len(lowdata.WAYS) + len(lowdata.WAYS) - 2)  # 600 a label are not contrasted, nor solved first
+    start(dry_run=True)
+    assert f"{planned} cells would be run" in told[-1]
+    start(budget=0.0)
+    assert f"{planned} of {planned} cells are open" in told[-1]
+    assert lowdata.finished(out) == []
     page = start()
-    cells = lowdata.read_cells(out)
+    cells = lowdata.finished(out)
     ways = {(cell["task"], cell["rows_per_label"], cell["way"]) for cell in cells}
-    assert len(ways) == len(cells) == 2 * (len(lowdata.WAYS) + len(lowdata.WAYS) - 1)  # 200 a label are not contrasted
+    assert len(ways) == len(cells) == planned
     assert {cell["train_rows"] for cell in cells if cell["rows_per_label"] == 4} == {12}
     assert all(cell["test_rows"] == 20 for cell in cells)
     by = lowdata.summary(cells)
     head = sum(by[4]["head"][name][0] for name in ("one", "two")) / 2
     assert f"{head:.1f} (" in page
     assert (out / "figure.png").stat().st_size > 1000
-    with (out / lowdata.CELLS).open("a") as file:
-        file.write('{"task": "one", "way": "setf')  # killed while it wrote
+    with (out / ledger.FILE).open("a") as file:
+        file.write('{"asked": {"task": "one", "way": "setf')  # killed while it wrote
     assert start().splitlines()[:8] == page.splitlines()[:8]
-    assert len(lowdata.read_cells(out)) == len(cells)
+    assert len(lowdata.finished(out)) == len(cells)

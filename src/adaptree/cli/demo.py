@@ -11,8 +11,9 @@ import typer
 from adaptree.cli import app as shared
 from adaptree.cli import options
 from adaptree.cli.app import app
-from adaptree.cli.show import Format, Progress, duration, emit, out, say, size
+from adaptree.cli.show import Format, Progress, emit, out, say, size
 from adaptree.errors import AdaptreeError
+from adaptree.reports.times import duration
 
 
 @app.command()

@@ -28,6 +28,12 @@ def experiment(
     ] = None,
     task: Annotated[list[str] | None, typer.Option("--task", help="Only this task; give it several times.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds. Default: the experiment's own.")] = None,
+    budget: Annotated[
+        float | None, typer.Option(min=0, help="Minutes after which no further cell is begun. Default: all are run.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only list the cells that would be run, with an estimate of their time.")
+    ] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Fail unless a run was begun in the folder; without it, one is begun.")
     ] = False,
@@ -50,9 +56,12 @@ def experiment(
         raise UsageError(f"no run was begun in '{place}'.", hint="Leave out --resume, or name its folder: --out DIR")
     with runs.keeping_cells(place):
         page = experiments.run(
-            name, where, place, tasks=task or (), seeds=seeds, command=runs.typed_command(),
+            name, where, place, tasks=task or (), seeds=seeds, budget=budget, dry_run=dry_run,
+            command=runs.typed_command(),
             on_event=partial(comparison_progress, quiet=quiet), **options.given(values),
         )  # fmt: skip
+    if dry_run:
+        return 0
     show.page(page)
     say("   ".join(map(str, [place / "table.md", *sorted(place.glob("*.png"))])), quiet)
     return 0

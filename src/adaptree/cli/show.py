@@ -17,6 +17,7 @@ from typing import Any
 from adaptree.data.events import Event, Listener
 from adaptree.reports.json_text import json_text
 from adaptree.reports.text import visible, width
+from adaptree.reports.times import about, duration
 
 TARGETS = ("label", "labels", "numbers", "answers")
 """Parts of a file's columns that are predicted; the rest is read."""
@@ -202,20 +203,6 @@ def size(count: float) -> str:
 def counted(count: int, noun: str) -> str:
     """Return a number with its noun: 1 epoch, 2 epochs."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def duration(seconds: float) -> str:
-    """Return seconds as text: 3.2 s, 45 s, 2 min 5 s."""
-    whole = round(seconds)
-    return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s" if whole < 120 else f"{whole // 60} min {whole % 60} s"
-
-
-def about(seconds: float) -> str:
-    """Return an estimated time as text, no more exact than it is: 5 s, 40 s, 3 min, 1 h 20 min."""
-    if seconds < 55:
-        return f"{max(5, 5 * round(seconds / 5))} s"
-    minutes = max(1, round(seconds / 60))
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {10 * (minutes % 60 // 10)} min"
 
 
 class Progress:

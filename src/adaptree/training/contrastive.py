@@ -25,6 +25,8 @@ BATCH, OF_LABEL = 64, 4
 """Texts in a batch at most; more where that is less than OF_LABEL of each label."""
 STEPS, PASSES = 30, 5
 """How many batches are learned from; more where that is less than PASSES over all rows."""
+CONTINUED = 3
+"""A training that goes on from trained weights, on a few more rows, has a part of the steps: one in so many."""
 MOST_TOKENS = 4096
 """Tokens that are computed at once with what their gradient needs; larger batches are computed twice, in parts."""
 
@@ -49,7 +51,8 @@ class ContrastiveTrainer(Trainer):
     @property
     def steps(self) -> int:
         """How many batches are learned from."""
-        return self.settings.max_steps or max(STEPS, -(-PASSES * len(self.train_rows) // self.size))
+        steps = self.settings.max_steps or max(STEPS, -(-PASSES * len(self.train_rows) // self.size))
+        return -(-steps // CONTINUED) if self.continues else steps
 
     @property
     def size(self) -> int:

@@ -61,12 +61,14 @@ def fit(
     folder: Path | None = None,
     resume: bool = False,
     cover: Sequence[tuple[EncodedDataset, Array]] = (),
+    start: Mapping[str, Tensor] | None = None,
     on_event: Listener = silent,
 ) -> Fit:
     """Train a task and return the best epoch's weights. `training` and `validation` are datasets, each with some rows.
 
     `folder` keeps checkpoints; with `resume` the run goes on from the last one, bit for bit. `cover` are further rows
-    that the activation cache is to hold, so that several runs on parts of them share one.
+    that the activation cache is to hold, so that several runs on parts of them share one. `start` are weights to begin
+    with in the place of the method's initial ones.
     """
     if method.standalone:
         return fit_standalone(method, kind, training, validation, settings, on_event)
@@ -74,7 +76,7 @@ def fit(
 
     cover = (training, validation, *cover)
     trained_by = ContrastiveTrainer if settings.objective == CONTRASTIVE else Trainer
-    trainer = trained_by(base, method, kind, training, validation, settings, folder, cover, on_event)
+    trainer = trained_by(base, method, kind, training, validation, settings, folder, cover, start, on_event)
     if trainer.only_head and trainer.solvable:
         with ctrl_c() as pressed:
             return trainer.solve(pressed)
@@ -106,6 +108,7 @@ class Trainer:
         settings: Settings,
         folder: Path | None,
         cover: Sequence[tuple[EncodedDataset, Array]],
+        start: Mapping[str, Tensor] | None,
         on_event: Listener,
     ) -> None:
         self.base, self.method, self.kind, self.settings = base, method, kind, settings
@@ -124,7 +127,8 @@ class Trainer:
             self.hooked.model.train()
         else:
             without_dropout(self.hooked.backbone)
-        self._load(self._initial())
+        self.continues = start is not None
+        self._load(self._initial() if start is None else start)
         self.class_weights: Tensor | None = None
         if settings.class_weights:
             self.class_weights = kind.class_weights(self.source.targets(self.train_rows)).to(base.device)

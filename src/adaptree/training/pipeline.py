@@ -295,7 +295,7 @@ def fit(run: Run, loaded: Loaded, plan: Resolved, on_event: Listener = silent) -
 
 
 def _refit(run: Run, plan: Resolved, scored: Fit, folder: Path | None, on_event: Listener) -> Fit:
-    """Train once more, on the held-out rows too, and return that with the scores of the first training.
+    """Train on for a while, with the held-out rows too, and return that with the scores of the first training.
 
     With few rows a label every one counts. Nothing was chosen on those that were held out.
     """
@@ -303,12 +303,12 @@ def _refit(run: Run, plan: Resolved, scored: Fit, folder: Path | None, on_event:
 
     source = plan.training[0]
     rows = np.sort(np.concatenate([plan.training[1], plan.validation[1]]))
-    note(on_event, f"the score is known: now the task itself is trained, on all {len(rows):,} rows.")
+    note(on_event, f"the score is known: now the task learns from all {len(rows):,} rows.")
     folder = None if folder is None else folder / ALL_ROWS
     resume = run.resume and folder is not None and (folder / checkpoint.FILE).is_file()
     fitted = loop.fit(
         plan.base, plan.trained, plan.kind, (source, rows), (source, rows[:0]), plan.settings,
-        folder=folder, resume=resume, on_event=on_event,
+        folder=folder, resume=resume, start=scored.v, on_event=on_event,
     )  # fmt: skip
     if folder is not None and fitted.finished:
         checkpoint.remove(folder)

@@ -45,3 +45,8 @@ def writing(path: Path) -> Iterator[None]:
 def digest(value: object) -> str:
     """Return the first 16 hex digits of the sha256 of a JSON value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def file_digest(path: Path) -> str:
+    """Return the first 16 hex digits of the sha256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]

@@ -13,6 +13,8 @@ from adaptree.analysis.experiments.setup import Setup
 from adaptree.errors import UsageError, near
 
 ONE_SEED = ("languages", "transfer")
+LISTED = ("lowdata",)
+"""Experiments whose cells can be listed and budgeted."""
 NAMES = ("comparison", "fast", "fusion", "kinds", "languages", "layers", "lowdata", "noise", "transfer")
 
 
@@ -27,6 +29,8 @@ def run(name: str, data: Path, out: Path, **more: Any) -> str:
         raise UsageError(f"no experiment '{name}'.", hint=near(name, NAMES) or f"There are: {', '.join(NAMES)}.")
     if name in ONE_SEED and more.get("seeds") not in (None, 1):
         raise UsageError(f"the experiment '{name}' has one seed.", hint="Leave out --seeds.")
+    if name not in LISTED and (more.get("dry_run") or more.get("budget") is not None):
+        raise UsageError(f"the experiment '{name}' has no list of its cells.", hint="Leave out --dry-run and --budget.")
     return str(_module(name).run(Setup(data, out, **more)))
 
 

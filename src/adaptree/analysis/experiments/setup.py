@@ -24,6 +24,10 @@ class Setup:
     """None: the experiment's own number."""
     base: str | Path = "minilm"
     threads: int | None = None
+    budget: float | None = None
+    """Minutes after which no further cell is begun."""
+    dry_run: bool = False
+    """Only list the cells that would be run."""
     command: str = ""
     on_event: Listener = silent
 
