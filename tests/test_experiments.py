@@ -20,13 +20,17 @@ from adaptree.analysis.experiments import (
     fast,
     figures,
     fusion,
+    glue,
     kinds,
     languages,
     layers,
     ledger,
     lowdata,
     noise,
+    simple,
     summary,
+    sweep,
+    text17,
     transfer,
 )
 from adaptree.analysis.experiments.corpora import TEST, Corpus, cut, one_file
@@ -391,3 +395,95 @@ def test_few_labels_are_trained_in_every_way_and_no_cell_twice(
         file.write('{"asked": {"task": "one", "way": "setf')  # killed while it wrote
     assert start().splitlines()[:8] == page.splitlines()[:8]
     assert len(lowdata.finished(out)) == len(cells)
+
+
+def start_sweep(
+    name: str, world: Path, out: Path, monkeypatch: pytest.MonkeyPatch, recipe: sweep.Recipe, **options: Any
+) -> tuple[str, list[str]]:
+    """Run a sweep of the paper's tables on two tiny tasks; return its page and its notes."""
+    module, told = {"glue": glue, "text17": text17}[name], []
+    tasks = (sweep.Task(Corpus("one", test="test")), sweep.Task(Corpus("two", test="dev"), "macro_f1"))
+    rows = (
+        sweep.Row("full", ("full",)),
+        sweep.Row("adapters", ("houlsby:2", "houlsby:4")),
+        sweep.Row("head", ("head",)),
+        *([sweep.Row("simple models", simple.NAMES)] if name == "text17" else []),
+    )
+    monkeypatch.setattr(module, "SWEEP", sweep.Sweep(tasks, rows, recipe))
+    if name == "text17":
+        monkeypatch.setattr(module, "PUBLISHED", {"one": (1.0, 2.0, 3.0, 4.0), "two": (5.0, 6.0, 7.0, 8.0)})
+    page = experiments.run(
+        name, world / "data", out, base=world / "base", threads=1, on_event=lambda event: told.append(event["text"]),
+        **options,
+    )  # fmt: skip
+    return page, told
+
+
+TINY = sweep.Recipe(rows=30, validation=10, steps=4, batch_size=8, max_length=32, factors=(1.0, 3.0), seeds=2)
+
+
+def test_a_sweep_chooses_on_validation_and_tests_only_the_choice_with_fresh_seeds(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page, _ = start_sweep("glue", world, tmp_path, monkeypatch, TINY)
+    cells = ledger.read(tmp_path)
+    tries = [cell for cell in cells if "test" not in cell["asked"]["rows"]]
+    finals = [cell for cell in cells if "test" in cell["asked"]["rows"]]
+    assert len(tries) == 2 * (2 + 2 * 2 + 1)  # two learning rates of full and of two sizes, one head, on two tasks
+    assert {cell["asked"]["seed"] for cell in tries} == {0}
+    assert all("test" not in cell["found"] for cell in tries)
+    assert len(finals) == 2 * (2 + 2 + 1)
+    assert all("test" in cell["found"] and cell["asked"]["seed"] > 0 for cell in finals)
+    for task, metric in (("one", "accuracy"), ("two", "macro_f1")):
+        for names in (["full"], ["houlsby(size=2)", "houlsby(size=4)"]):
+            tried = [c for c in tries if c["asked"]["task"] == task and c["asked"]["method"] in names]
+            best = max(tried, key=lambda c: c["found"]["validation"][metric])["asked"]
+            chosen = [c["asked"] for c in finals if c["asked"]["task"] == task and c["asked"]["method"] in names]
+            assert {(c["method"], c["lr"]) for c in chosen} == {(best["method"], best["lr"])}
+    full = [c["found"]["test"]["accuracy"] for c in finals if c["asked"]["method"] == "full"][:2]
+    assert f"{100 * sum(full) / 2:.1f} ±" in page
+    again, _ = start_sweep("glue", world, tmp_path, monkeypatch, TINY)
+    assert again == page
+    assert len(ledger.read(tmp_path)) == len(cells), "nothing is run twice"
+    start_sweep("glue", world, tmp_path, monkeypatch, dataclasses.replace(TINY, batch_size=4), dry_run=True)
+    assert len(ledger.read(tmp_path)) == len(cells)
+
+
+def test_the_table_of_a_sweep_has_prices_and_intervals(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page, _ = start_sweep("text17", world, tmp_path, monkeypatch, dataclasses.replace(TINY, factors=(1.0,), seeds=1))
+    lines = {
+        line.split(" | ")[0].strip("| "): line.strip("| ").split(" | ") for line in page.splitlines() if "|" in line
+    }
+    assert lines["task"][1:5] == ["full", "adapters", "head", "simple models"]
+    full, adapters, head, plain = lines["total parameters"][1:5]
+    assert full.startswith("1.9") or full.startswith("2.0"), "one model for each of two tasks"
+    assert 1 < float(head[:-1]) < float(adapters[:-1]) < float(full[:-1])
+    assert plain == "-"
+    assert lines["less than full"][1] == "0.0 (0.0 to 0.0)"
+    assert lines["mean of 2"][5:] == ["3.0", "4.0", "5.0", "6.0"]
+
+
+def test_the_papers_own_recipe_runs_end_to_end(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "PAPER", dataclasses.replace(sweep.PAPER, epochs=(1,), lrs=(3e-4,), seeds=1))
+    page, _ = start_sweep("glue", world, tmp_path, monkeypatch, TINY, paper=True)
+    assert "At most all training" in page
+    asked = [cell["asked"] for cell in ledger.read(tmp_path)]
+    assert {cell["batch_size"] for cell in asked} == {32}
+    assert {cell["lr"] for cell in asked} == {3e-4, None}
+
+
+def test_an_interval_over_tasks_holds_the_mean_and_shrinks_with_the_spread() -> None:
+    wide, narrow = sweep.mean_interval([60.0, 70.0, 80.0, 90.0]), sweep.mean_interval([74.0, 75.0, 75.0, 76.0])
+    assert wide[0] < 75 < wide[1]
+    assert wide[1] - wide[0] > narrow[1] - narrow[0] > 0
+    assert sweep.mean_interval([5.0]) == (5.0, 5.0)
+
+
+def test_options_that_an_experiment_does_not_have_are_refused(world: Path, tmp_path: Path) -> None:
+    for options in ({"budget": 1.0}, {"dry_run": True}):
+        with pytest.raises(UsageError, match="has no list of its cells"):
+            experiments.run("fusion", world / "data", tmp_path, **options)
+    with pytest.raises(UsageError, match="has one recipe"):
+        experiments.run("lowdata", world / "data", tmp_path, paper=True)

@@ -34,6 +34,10 @@ def experiment(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only list the cells that would be run, with an estimate of their time.")
     ] = False,
+    paper: Annotated[
+        bool,
+        typer.Option("--paper", help="The paper's own recipe, for a GPU: all rows, its rates, epochs and seeds."),
+    ] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Fail unless a run was begun in the folder; without it, one is begun.")
     ] = False,
@@ -56,7 +60,7 @@ def experiment(
         raise UsageError(f"no run was begun in '{place}'.", hint="Leave out --resume, or name its folder: --out DIR")
     with runs.keeping_cells(place):
         page = experiments.run(
-            name, where, place, tasks=task or (), seeds=seeds, budget=budget, dry_run=dry_run,
+            name, where, place, tasks=task or (), seeds=seeds, budget=budget, dry_run=dry_run, paper=paper,
             command=runs.typed_command(),
             on_event=partial(comparison_progress, quiet=quiet), **options.given(values),
         )  # fmt: skip

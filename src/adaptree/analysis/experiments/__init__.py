@@ -13,9 +13,13 @@ from adaptree.analysis.experiments.setup import Setup
 from adaptree.errors import UsageError, near
 
 ONE_SEED = ("languages", "transfer")
-LISTED = ("lowdata",)
+LISTED = ("glue", "lowdata", "text17")
 """Experiments whose cells can be listed and budgeted."""
-NAMES = ("comparison", "fast", "fusion", "kinds", "languages", "layers", "lowdata", "noise", "transfer")
+AS_PUBLISHED = ("glue", "text17")
+"""Experiments that can be run with the paper's own recipe."""
+NAMES = (
+    "comparison", "fast", "fusion", "glue", "kinds", "languages", "layers", "lowdata", "noise", "text17", "transfer",
+)  # fmt: skip
 
 
 def about(name: str) -> str:
@@ -31,6 +35,8 @@ def run(name: str, data: Path, out: Path, **more: Any) -> str:
         raise UsageError(f"the experiment '{name}' has one seed.", hint="Leave out --seeds.")
     if name not in LISTED and (more.get("dry_run") or more.get("budget") is not None):
         raise UsageError(f"the experiment '{name}' has no list of its cells.", hint="Leave out --dry-run and --budget.")
+    if more.get("paper") and name not in AS_PUBLISHED:
+        raise UsageError(f"the experiment '{name}' has one recipe.", hint="Leave out --paper.")
     return str(_module(name).run(Setup(data, out, **more)))
 
 

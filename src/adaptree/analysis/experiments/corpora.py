@@ -43,6 +43,24 @@ def cut(corpus: Corpus, data: Path, out: Path) -> tuple[Path, Path]:
     return write_lines(out / f"{corpus.name}-train.jsonl", rows), write_lines(out / f"{corpus.name}-test.jsonl", test)
 
 
+def parts(corpus: Corpus, data: Path, out: Path, rows: int | None, held: int) -> dict[str, Path]:
+    """Write a corpus as OUT/NAME-{train,validation,test}.jsonl; return the files by part.
+
+    Of the training rows, shuffled with seed 0, the first `held` are for validation, at most a fifth of them, and of
+    the others at most `rows` for training.
+    """
+    train, test = cut(corpus, data, out)
+    lines = train.read_text().splitlines()
+    random.Random(0).shuffle(lines)
+    held = min(held, len(lines) // 5)
+    last = None if rows is None else held + rows
+    return {
+        "train": write_lines(out / f"{corpus.name}-train.jsonl", lines[held:last]),
+        "validation": write_lines(out / f"{corpus.name}-validation.jsonl", lines[:held]),
+        "test": test,
+    }
+
+
 def _labelled(path: Path) -> list[str]:
     """Return the rows that have a label, each as one line of JSON with its texts and its label."""
     kept = ("text", "text_a", "text_b", "label")

@@ -77,11 +77,9 @@ def run(cells: Sequence[Cell], setup: Setup) -> list[Found]:
     if setup.dry_run:
         _list(todo, done, setup)
         return [done[cell.key] for cell in cells if cell.key in done]
-    ends = None if setup.budget is None else time.monotonic() + 60 * setup.budget
     for number, cell in enumerate(todo, 1):
-        seconds = _estimate([cell], done)
-        if ends is not None and time.monotonic() + seconds > ends:
-            continue  # a shorter one may still fit
+        if not setup.fits(_estimate([cell], done)):
+            continue  # a shorter one may still do
         with _taken(setup.out, cell.key) as mine:
             done = _by_key(setup.out)
             if not mine or cell.key in done:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -25,11 +26,18 @@ class Setup:
     base: str | Path = "minilm"
     threads: int | None = None
     budget: float | None = None
-    """Minutes after which no further cell is begun."""
+    """Minutes, from when this is made, after which no further cell is begun."""
     dry_run: bool = False
     """Only list the cells that would be run."""
+    paper: bool = False
+    """The paper's own recipe, for a large base and a GPU, in the place of the experiment's."""
     command: str = ""
     on_event: Listener = silent
+    began: float = field(default_factory=time.monotonic)
+
+    def fits(self, seconds: float) -> bool:
+        """Return whether something that takes so long from now on ends within the budget."""
+        return self.budget is None or time.monotonic() + seconds <= self.began + 60 * self.budget
 
 
 class Named(Protocol):
