@@ -27,6 +27,7 @@ from adaptree.analysis.experiments import (
     ledger,
     lowdata,
     noise,
+    rates,
     simple,
     summary,
     sweep,
@@ -487,3 +488,26 @@ def test_options_that_an_experiment_does_not_have_are_refused(world: Path, tmp_p
             experiments.run("fusion", world / "data", tmp_path, **options)
     with pytest.raises(UsageError, match="has one recipe"):
         experiments.run("lowdata", world / "data", tmp_path, paper=True)
+
+
+def test_learning_rates_are_tried_until_the_best_is_not_at_an_edge(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rates, "TASKS", (Corpus("one", test="test"), Corpus("two", test="dev")))
+    tiny = {"METHODS": ("houlsby:2", "norms"), "SIZES": (20, 40), "VALIDATION": 10, "STEPS": 3}
+    for name, value in tiny.items():
+        monkeypatch.setattr(rates, name, value)
+    page = experiments.run("rates", world / "data", tmp_path, base=world / "base", threads=1)
+    found: dict[str, set[float]] = {}
+    for cell in ledger.read(tmp_path):
+        found.setdefault(cell["asked"]["method"], set()).add(cell["asked"]["lr"])
+        assert "test" not in cell["found"]
+    for method, tried in found.items():
+        scores = {
+            lr: sum(c["found"]["score"] for c in ledger.read(tmp_path)
+                    if (c["asked"]["method"], c["asked"]["lr"]) == (method, lr)) for lr in sorted(tried)
+        }  # fmt: skip
+        best = max(scores, key=lambda lr: scores[lr])
+        assert min(tried) < best < max(tried) or len(tried) == rates.MOST
+    assert page.count("| `houlsby:2` |") == 2
+    assert experiments.run("rates", world / "data", tmp_path, base=world / "base", threads=1) == page
