@@ -70,7 +70,7 @@ def test_without_a_test_file_none_is_spoken_of(
     page = (tmp_path / "out" / "table.md").read_text()
     for word in ("test file", "to test", "test accuracy"):
         assert word not in said + page
-    assert "Settings were chosen on validation.\n" in page
+    assert "One setting was tried for each method; its best epoch was chosen on validation.\n" in page
     assert main([*words, "--test", str(world / "test.csv")]) == 0
     assert "chosen on validation before the test file was opened." in (tmp_path / "out" / "table.md").read_text()
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from adaptree.analysis.compare.cells import method_of
 from adaptree.analysis.compare.files import writing
 from adaptree.data.events import Listener
 from adaptree.reports.markdown import code, plain
@@ -156,7 +157,7 @@ def markdown(result: Mapping[str, Any]) -> str:
         f"# {plain(result['title'])}",
         "",
         f"{data['train']:,} rows to train on{sample}, {data['validation']:,} to validate{test}; {split}.",
-        f"{seeds} Settings were chosen on validation{' before the test file was opened' if test else ''}.",
+        f"{seeds} {how_chosen(result['methods'], tested=bool(test))}",
         "● is on the Pareto front: nothing that trains as few parameters scores better.",
         "Memory is the peak of a process of its own, above what it held once the base was loaded.",
         "",
@@ -170,6 +171,18 @@ def markdown(result: Mapping[str, Any]) -> str:
         f"{result['date']}; " + ", ".join(f"{name} {version}" for name, version in result["versions"].items()),
     ]
     return "\n".join(page) + "\n"
+
+
+def how_chosen(methods: Sequence[Mapping[str, Any]], *, tested: bool) -> str:
+    """Return a sentence on what was chosen on validation, and one on methods that are trained in two stages."""
+    before = " before the test file was opened" if tested else ""
+    most = max((row.get("tried", 1) for row in methods), default=1)
+    if most > 1:
+        text = f"Settings, of up to {most} tried for a method, were chosen on validation{before}."
+    else:
+        text = f"One setting was tried for each method; its best epoch was chosen on validation{before}."
+    twice = dict.fromkeys(row["label"] for row in methods if method_of(row["method"])[0].stages > 1)
+    return f"{text} {', '.join(twice)}: two stages, so twice the epochs." if twice else text
 
 
 def _score(found: Mapping[str, Any]) -> str:

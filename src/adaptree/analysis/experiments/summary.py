@@ -10,7 +10,7 @@ from typing import Any
 from adaptree.analysis.compare.choose import pareto
 from adaptree.analysis.compare.files import write as write_json
 from adaptree.analysis.compare.files import writing
-from adaptree.analysis.compare.report import part_of
+from adaptree.analysis.compare.report import how_chosen, part_of
 from adaptree.reports import tradeoff as drawing
 from adaptree.reports.markdown import code
 
@@ -116,7 +116,9 @@ def markdown(results: Sequence[Result], made: Sequence[Row], *, title: str, refe
     lines = [
         f"# {title}",
         "",
-        "Test scores in points; settings were chosen on validation. "
+        "Test scores in points. "
+        + how_chosen([row for result in results for row in result["methods"]], tested=True)
+        + " "
         + (f"Means over seeds: {', '.join(several)}, ± their standard deviation"
            + ("; one seed elsewhere. " if len(several) < len(seeds) else ". ") if several else
            "One seed: a difference of a point or two on one task says nothing. ")
