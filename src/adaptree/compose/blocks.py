@@ -207,5 +207,11 @@ class Raised(Block):
     def rate(self, name: str) -> float:
         return self.method.rate(name)
 
+    def constant_rate(self, name: str) -> float | None:
+        return self.method.constant_rate(name)
+
+    def epsilon(self, name: str) -> float:
+        return self.method.epsilon(name)
+
     def decays(self, name: str) -> bool:
         return self.method.decays(name)

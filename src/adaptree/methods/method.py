@@ -196,6 +196,14 @@ class Method:
         """Return the learning rate of one of its weights, relative to the others'."""
         return 1.0
 
+    def constant_rate(self, name: str) -> float | None:
+        """Return the learning rate of a weight that follows neither `lr` nor its schedule; None: it follows them."""
+        return None
+
+    def epsilon(self, name: str) -> float:
+        """Return the ε of Adam for a weight: it hardly moves where its gradients are smaller."""
+        return 1e-8
+
     def decays(self, name: str) -> bool:
         """Return whether weight decay acts on a weight: not on norms and biases (as in the original code)."""
         return not (name.endswith("bias") or "norm" in name.lower())

@@ -34,7 +34,7 @@ from adaptree.training.distributed import ProcessGroup
 from adaptree.training.encoded import EncodedDataset
 from adaptree.training.estimate import Estimate, lengths, steps_of
 from adaptree.training.interrupt import ctrl_c, interruptible, shielded
-from adaptree.training.optimiser import adamw, set_rate
+from adaptree.training.optimiser import adamw, clip, set_rate
 from adaptree.training.precision import computing_in
 from adaptree.training.result import Fit, evaluate_output
 from adaptree.training.settings import CONTRASTIVE, HEAD_FIRST, Settings, learning_rate
@@ -358,7 +358,7 @@ class Trainer:
                 hint=f"Try a smaller learning rate: --lr {self.lr / 10:g}",
             )
         self.between_steps = False
-        torch.nn.utils.clip_grad_norm_(self.trained.values(), settings.clip)
+        clip(self.method, self.trained, settings.clip)
         self.optimiser.step()
         self.optimiser.zero_grad()
         state.batch += 1
