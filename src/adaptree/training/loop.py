@@ -382,6 +382,7 @@ class Trainer:
         value, settings = 0.0, self.settings
         most = -(-len(examples) // self.group.size)  # of any process: all of them take the same number of parts
         each = self._part_size(examples, most)
+        share = len(examples) / settings.batch_size
         shard = self.group.shard(len(examples))
         indices, examples = indices[shard], examples[shard]
         for part, start in enumerate(range(0, most, each)):
@@ -403,7 +404,9 @@ class Trainer:
             losses = self.kind.loss(out, some, targets, self.class_weights)
             loss = self.source.weighted(losses, indices[here]).sum()
             penalty = self.method.penalty(self.v) if part == 0 and self.group.rank == 0 else None
-            whole = loss / settings.batch_size if penalty is None else loss / settings.batch_size + penalty
+            whole = loss / settings.batch_size
+            if penalty is not None:  # once a step, and of a batch that is not full its share, as of the loss
+                whole = whole + share * penalty
             whole.backward()  # type: ignore[no-untyped-call]
             value += float(loss.detach())
         return value
