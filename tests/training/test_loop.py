@@ -150,6 +150,18 @@ def test_class_weights_and_dropout_change_what_is_learnt(data: Path, base: at.Ba
     assert same(dropped, train(data, base, dropout=True).task)
 
 
+def test_a_method_may_be_trained_with_dropout_unless_the_settings_say_otherwise(
+    data: Path, base: at.Base, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, dropped = train(data, base, epochs=1).task, train(data, base, epochs=1, dropout=True).task
+    assert plain.record.settings["dropout"] is False
+    monkeypatch.setattr(at.Houlsby, "base_dropout", True)
+    by_default = train(data, base, epochs=1).task
+    assert by_default.record.settings["dropout"] is True
+    assert same(by_default, dropped)
+    assert same(train(data, base, epochs=1, dropout=False).task, plain)
+
+
 def test_only_the_asked_layers_are_trained(data: Path, base: at.Base) -> None:
     names = set(train(data, base, method="houlsby(size=4, layers=1)").task.weights)
     assert not any(name.startswith("0.") or "layer.0." in name or "embeddings" in name for name in names)

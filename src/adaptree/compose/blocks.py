@@ -162,9 +162,8 @@ class Raised(Block):
     """A method on top of others, which are frozen: what `train --on` trains."""
 
     def __init__(self, method: Method, below: Parts, on: str) -> None:
-        kept = {
-            key: getattr(method, key) for key in ("main", "lr", "stages", "standalone", "dynamic", "adds", "layers")
-        }
+        same = ("main", "lr", "base_dropout", "stages", "standalone", "dynamic", "adds", "layers")
+        kept = {key: getattr(method, key) for key in same}
         super().__init__(method.name, [*below, (method, {})], **kept, method=method, below=tuple(below), on=on)
 
     method: Method

@@ -98,6 +98,8 @@ class Method:
     """When to choose it, in one sentence."""
     lr: ClassVar[float]
     """A learning rate that is good without a search."""
+    base_dropout: ClassVar[bool] = False
+    """Whether it is trained with the base's dropout unless the settings say otherwise."""
     stages: ClassVar[int] = 1
     """How many trainings follow each other, each with the weights that `advance` makes of the last one's."""
     standalone: ClassVar[bool] = False

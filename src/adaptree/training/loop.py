@@ -283,7 +283,7 @@ class Trainer:
         try:
             swapped = self.method.weights(self.hooked.sites, self.hooked.frozen, self.v)
             touched = [*self.hooked.plan, *swapped]
-            lowest = activation_cache.depth_for(self.method, self.hooked, touched, dropout=self.settings.dropout)
+            lowest = activation_cache.depth_for(self.method, self.hooked, touched, dropout=bool(self.settings.dropout))
             if self.kind.resamples:
                 raise NotCacheable(f"kind {self.kind.name} samples its inputs anew in every step")
             depth = lowest
