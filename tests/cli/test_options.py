@@ -60,7 +60,10 @@ def test_other_commands_share_them(command: str, expected: set[str]) -> None:
 def test_a_flag_whose_default_is_the_methods_can_be_switched_off_too() -> None:
     option = next(param for param in COMMANDS["train"].params if param.name == "dropout")
     assert (option.opts, option.secondary_opts, option.default) == (["--dropout"], ["--no-dropout"], None)
-    assert options.given({"dropout": False, "windows": False, "epochs": None, "seed": 0}) == {"dropout": False, "seed": 0}
+    assert options.given({"dropout": False, "windows": False, "epochs": None, "seed": 0}) == {
+        "dropout": False,
+        "seed": 0,
+    }
     assert options.given({"dropout": None, "windows": True}) == {"windows": True}
 
 

@@ -178,6 +178,9 @@ class Raised(Block):
         """Return the spelling and a digest of the weights below: a run over others is another run."""
         return f"{self.method!r} on {self.on}, {digest_of(self.below)}"
 
+    def for_kind(self, kind: str) -> Raised:
+        return Raised(self.method.for_kind(kind), self.below, self.on)
+
     def chosen(self, sites: Sites) -> tuple[int, ...]:
         return self.method.chosen(sites)
 
@@ -211,6 +214,9 @@ class Raised(Block):
 
     def epsilon(self, name: str) -> float:
         return self.method.epsilon(name)
+
+    def freezes(self, name: str) -> bool:
+        return self.method.freezes(name)
 
     def decays(self, name: str) -> bool:
         return self.method.decays(name)

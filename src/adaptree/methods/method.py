@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 from adaptree.errors import MethodError, near
 from adaptree.methods.layers import parse_layers
@@ -130,6 +130,10 @@ class Method:
             (METHODS if cls.alone else COMPOSED)[name] = cls
             ALIASES.update(dict.fromkeys(cls.__dict__.get("aliases", ()), name))
 
+    def for_kind(self, kind: str) -> Self:
+        """Return the method as it is trained for a kind of task: defaults that depend on the kind are filled in."""
+        return self
+
     def init(self, sites: Sites, model: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
         """Return the initial weights by name; `model` is the backbone, for weights that start at the base's values."""
         raise NotImplementedError
@@ -205,6 +209,10 @@ class Method:
     def epsilon(self, name: str) -> float:
         """Return the ε of Adam for a weight: it hardly moves where its gradients are smaller."""
         return 1e-8
+
+    def freezes(self, name: str) -> bool:
+        """Return whether a weight, of the head too, keeps its initial value in training."""
+        return False
 
     def decays(self, name: str) -> bool:
         """Return whether weight decay acts on a weight: not on norms and biases (as in the original code)."""

@@ -108,7 +108,7 @@ class Trainer:
         cover: Sequence[tuple[EncodedDataset, Array]],
         on_event: Listener,
     ) -> None:
-        self.base, self.method, self.kind, self.settings = base, method, kind, settings
+        self.base, self.method, self.kind, self.settings = base, method.for_kind(kind.name), kind, settings
         self.device_type = torch.device(base.device).type
         self.folder, self.cover, self.on_event = folder, cover, on_event
         if settings.epochs is None or settings.lr is None or settings.metric is None or settings.pooling is None:
@@ -153,11 +153,12 @@ class Trainer:
         return v | self.kind.init(self.base.width, generator) | self.base.head_for(self.kind)
 
     def _load(self, v: Mapping[str, Tensor]) -> None:
-        """Train these weights from here on; integers among them, such as positions, stay as they are."""
+        """Train these weights from here on, but for whole numbers, such as positions, and what the method freezes."""
         self.v: dict[str, Tensor] = {}
         for name, tensor in sorted(v.items()):  # a checkpoint's order: the gradient's norm is summed in it
             here = tensor.detach().to(self.base.device, copy=True)
-            self.v[name] = nn.Parameter(here) if here.is_floating_point() else here
+            trained = here.is_floating_point() and not self.method.freezes(name)
+            self.v[name] = nn.Parameter(here) if trained else here
         self.trained = {name: p for name, p in self.v.items() if p.requires_grad}
         self.best_v = {name: p.detach().clone() for name, p in self.v.items()}
         self.best_out: Out | None = None
