@@ -203,6 +203,9 @@ class Raised(Block):
     def penalty(self, v: Params) -> Tensor | None:
         return self.method.penalty(v)
 
+    def stops_early(self, v: Params) -> bool:
+        return self.method.stops_early(v)
+
     def report(self, v: Params) -> dict[str, float]:
         return self.method.report(v)
 

@@ -84,6 +84,10 @@ class DiffPruning(Cut):
         gates = sum(alpha.numel() for name, alpha in v.items() if name.startswith(GATE))
         return self.strength * self.expected(v) / gates
 
+    def stops_early(self, v: Params) -> bool:
+        """Scores fall while the gates close: that stage is not judged by them."""
+        return VALUES in v
+
     def report(self, v: Params) -> dict[str, float]:
         """Return how many weights of δ are not zero: as the gates expect it, and with the gates at their mean."""
         import torch

@@ -194,6 +194,10 @@ class Method:
         """Return what is added to the loss of a step."""
         return None
 
+    def stops_early(self, v: Params) -> bool:
+        """Return whether a stage with these weights may end when its scores get no better."""
+        return True
+
     def report(self, v: Params) -> dict[str, float]:
         """Return numbers to show after an epoch."""
         return {}

@@ -323,7 +323,7 @@ class Trainer:
         """Return whether this stage has had all its epochs or steps, or stops early."""
         state, settings = self.state, self.settings
         stepped = settings.max_steps is not None and state.step >= settings.max_steps
-        return state.epoch >= self.epochs or stepped or self._stagnates()
+        return state.epoch >= self.epochs or stepped or (self.method.stops_early(self.v) and self._stagnates())
 
     def _stagnates(self) -> bool:
         """Return whether the last epochs, as many as the patience, brought nothing.
