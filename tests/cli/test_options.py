@@ -57,6 +57,16 @@ def test_other_commands_share_them(command: str, expected: set[str]) -> None:
     assert expected <= {param.name for param in COMMANDS[command].params}
 
 
+def test_a_flag_whose_default_is_the_methods_can_be_switched_off_too() -> None:
+    option = next(param for param in COMMANDS["train"].params if param.name == "dropout")
+    assert (option.opts, option.secondary_opts, option.default) == (["--dropout"], ["--no-dropout"], None)
+    assert options.given({"dropout": False, "windows": False, "epochs": None, "seed": 0}) == {
+        "dropout": False,
+        "seed": 0,
+    }
+    assert options.given({"dropout": None, "windows": True}) == {"windows": True}
+
+
 def test_a_number_is_checked_before_anything_is_read(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "nowhere.csv", "--name", "x", "--threads", "0"]) == 2
     assert "threads must be a whole number of at least 1" in capsys.readouterr().err

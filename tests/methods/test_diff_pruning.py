@@ -20,6 +20,7 @@ from adaptree.models.fingerprint import fingerprint
 from adaptree.models.loading import load_base
 from adaptree.models.sites import find
 from adaptree.tasks.store import Store
+from adaptree.training.optimiser import adamw, clip, set_rate
 from tests import tiny
 from tests.bases import tiny_base, words_csv
 
@@ -98,13 +99,12 @@ def test_the_expected_l0_is_that_of_many_draws(structured: bool) -> None:
     assert report["realised_l0"] == realised
 
 
-def test_every_open_gate_costs_the_strength() -> None:
+def test_all_gates_open_cost_the_strength_on_a_base_of_any_size() -> None:
     method, _, _, v = world(True, strength=7.0)
-    gates = sum(tensor.numel() for name, tensor in v.items() if name.startswith("gate."))
     for name, tensor in v.items():
         if not name.startswith("delta."):
             tensor.fill_(30.0)
-    assert float(method.penalty(v)) == pytest.approx(7.0 * gates)  # type: ignore[arg-type]
+    assert float(method.penalty(v)) == pytest.approx(7.0)  # type: ignore[arg-type]
     for name, tensor in v.items():
         if name.startswith("group."):
             tensor.fill_(-30.0)
@@ -164,13 +164,60 @@ def test_with_too_few_open_gates_the_cut_fills_up_with_the_nearest() -> None:
 
 def test_gates_learn_fast_and_are_not_decayed() -> None:
     method = DiffPruning()
-    assert method.lr * method.rate("gate.x.weight") == pytest.approx(0.1)
+    assert method.constant_rate("gate.x.weight") == method.constant_rate("group.x.weight") == 0.1
+    assert method.constant_rate("delta.x.weight") is method.constant_rate("head.weight") is None
     assert method.lr * method.rate("delta.x.weight") == pytest.approx(5e-5)
     assert method.rate("sparse.values") == method.rate("head.weight") == 1
     assert not method.decays("gate.x.weight")
     assert not method.decays("sparse.values")
     assert method.decays("delta.x.weight")
     assert method.decays("head.weight")
+
+
+def test_a_gate_moves_by_its_own_rate_whatever_lr_is_and_however_small_its_gradient() -> None:
+    method, _, _, v = world(True)
+    trained = {name: tensor.clone().requires_grad_() for name, tensor in v.items()}
+    optimiser = adamw(method, trained, 0.01, "cpu")
+    of = {id(p): group for group in optimiser.param_groups for p in group["params"]}
+    for lr in (1e-3, 1e-5, 0.0):  # of settings, and along a schedule
+        set_rate(optimiser, lr)
+        for name, p in trained.items():
+            gate = name.startswith(("gate.", "group."))
+            assert of[id(p)]["lr"] == pytest.approx(0.1 if gate else 0.05 * lr)
+            assert of[id(p)]["eps"] <= 1e-12 if gate else of[id(p)]["eps"] == 1e-8
+            assert not (gate and of[id(p)]["weight_decay"])
+    for p in trained.values():
+        p.grad = torch.full_like(p, 8e-10)  # of an open gate in BERT-large
+    before = {name: p.detach().clone() for name, p in trained.items()}
+    optimiser.step()
+    for name, p in trained.items():
+        if name.startswith(("gate.", "group.")):
+            torch.testing.assert_close(p.detach(), before[name] - 0.1, rtol=0, atol=1e-3)
+
+
+def test_gradients_of_gates_are_clipped_apart() -> None:
+    method = DiffPruning()
+    trained = {name: torch.zeros(4, requires_grad=True) for name in ("gate.x", "group.x", "delta.x", "head.bias")}
+    for name, p in trained.items():
+        p.grad = torch.full_like(p, 100.0 if name.startswith("g") else 0.25)
+    clip(method, trained, 1.0)
+    assert torch.equal(trained["delta.x"].grad, torch.full((4,), 0.25))  # type: ignore[arg-type]
+    both = torch.cat([trained["gate.x"].grad, trained["group.x"].grad])  # type: ignore[list-item]
+    assert float(both.norm()) == pytest.approx(1.0, rel=1e-4)
+
+
+@pytest.mark.parametrize("lr", [1e-3, 1e-5])
+def test_the_gates_close_towards_the_density_whatever_the_learning_rate(tmp_path: Path, lr: float) -> None:
+    base = load_base(tiny_base(tmp_path / "base"))
+    data = words_csv(tmp_path / "words.csv", 160)
+    options: dict[str, Any] = {"epochs": 10, "batch_size": 8, "patience": 1, "baselines": False}
+    record = api.train(data, base=base, method="diff_pruning:0.05", lr=lr, **options).task.record
+    gated = [h["expected_l0"] for h in record.history if h["stage"] == 0]
+    k, gates = record.parameters["adapters"], sum(p.numel() for p in base.hooked.backbone.parameters())
+    assert len(gated) == 10, "scores that fall while gates close do not end the stage"
+    assert gated[0] > 0.5 * gates, "they begin open"
+    assert gated[-1] < 0.2 * gates, "and close"
+    assert abs(gated[-1] - k) < 0.2 * abs(gated[0] - k)
 
 
 @pytest.mark.parametrize("wrong", [{"strength": -1}, {"strength": "a"}, {"structured": 1}, {"density": 2}])

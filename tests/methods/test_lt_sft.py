@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import torch
 from torch import Tensor
 
 from adaptree import api, attach
+from adaptree.compose.blocks import Raised
 from adaptree.core import sparse
 from adaptree.errors import AdaptreeError, MethodError, TaskCorrupt
 from adaptree.methods import parse
-from adaptree.methods.lt_sft import LotteryTicket
+from adaptree.methods.lt_sft import LotteryTicket, RandomTicket
 from adaptree.methods.sparse import universe
 from adaptree.models.base import Base
 from adaptree.models.fingerprint import fingerprint
@@ -27,6 +29,7 @@ from adaptree.tasks.task import Task
 from tests import tiny
 from tests.bases import tiny_base, words_csv
 
+HEAD = ("dense.weight", "dense.bias", "norm.weight", "norm.bias", "bias")
 TEXTS = ["the old hammer", "lion wolf", "a plum and a pear"]
 
 
@@ -103,7 +106,7 @@ def test_values_go_to_the_places_that_were_kept() -> None:
 
 def test_the_pooler_is_left_out_and_the_embeddings_are_in() -> None:
     model = tiny.model("bert")
-    names = LotteryTicket().touched(find(model), dict(model.named_parameters()))
+    names = LotteryTicket(norms=True).touched(find(model), dict(model.named_parameters()))
     assert not any(name.startswith("pooler") for name in names)
     assert "embeddings.word_embeddings.weight" in names
     assert sorted(names) == names
@@ -128,10 +131,122 @@ def test_a_density_that_keeps_nothing_is_refused_before_training() -> None:
             call(LotteryTicket(density=0.9, layers="1"))
 
 
-def test_a_density_of_one_is_all_but_the_pooler() -> None:
+def test_a_density_of_one_is_all_but_the_pooler_and_the_norms() -> None:
     model = tiny.model("bert")
-    whole = sum(p.numel() for name, p in model.named_parameters() if not name.startswith("pooler"))
-    assert LotteryTicket(density=1).count(find(model), model)["adapters"] == whole
+    sizes = {name: p.numel() for name, p in model.named_parameters() if not name.startswith("pooler")}
+    assert LotteryTicket(density=1, norms=True).count(find(model), model)["adapters"] == sum(sizes.values())
+    for method in (LotteryTicket, RandomTicket):
+        without = sum(size for name, size in sizes.items() if "LayerNorm" not in name)
+        assert method(density=1).count(find(model), model)["adapters"] == without
+
+
+@pytest.mark.parametrize("case", ["bert", "gpt2", "albert", "t5"])
+def test_norms_stay_unless_they_are_asked_for(case: str) -> None:
+    model = tiny.model(case)
+    sites, frozen = find(model), dict(model.named_parameters())
+    norms = {name for name in universe(frozen) for norm in sites.norms if name.startswith(norm.path + ".")}
+    with_them, without = (set(LotteryTicket(norms=norms).touched(sites, frozen)) for norms in (True, False))
+    assert norms
+    assert with_them - without == norms
+    assert set(LotteryTicket().init(sites, model, torch.Generator())) == {f"delta.{name}" for name in without}
+
+
+def test_the_penalty_is_l1_times_the_mean_change_of_the_bases_weights_in_both_stages() -> None:
+    model = tiny.model("bert")
+    sites, frozen = find(model), dict(model.named_parameters())
+    method = LotteryTicket(density=0.02, l1=0.3)
+    v = {name: delta.requires_grad_() for name, delta in moved(sites, frozen, method).items()}
+    flat = torch.cat([delta.flatten() for delta in v.values()])
+    penalty = method.penalty(v)
+    assert penalty.item() == pytest.approx(0.3 * float(flat.detach().abs().mean()), rel=1e-5)  # type: ignore[union-attr]
+    penalty.backward()  # type: ignore[union-attr]
+    each = {float(price) for delta in v.values() for price in delta.grad.abs().unique()}  # type: ignore[union-attr]
+    after = method.advance(sites, frozen, v, {})
+    values = torch.full_like(after["sparse.values"], -2.0).requires_grad_()
+    method.penalty({**after, "sparse.values": values}).backward()  # type: ignore[union-attr]
+    total = sum(p.numel() for p in frozen.values())
+    torch.testing.assert_close(values.grad, torch.full_like(values, -0.3 / total), rtol=1e-3, atol=0)
+    assert sorted(each) == pytest.approx([0.3 / len(flat)] * len(each))
+    assert LotteryTicket(l1=0).penalty(v) is None
+
+
+def test_the_l1_of_the_authors_is_for_languages() -> None:
+    for method in (LotteryTicket(), RandomTicket()):
+        assert method.for_kind("mlm") == replace(method, l1=0.1)
+        assert method.for_kind("tag") == replace(method, l1=0.0)
+        assert replace(method, l1=0.7).for_kind("mlm").l1 == 0.7
+        assert method.penalty({}) is None
+        assert str(method) == f"{method.name}(density=0.005)"
+    with pytest.raises(MethodError, match="freeze_head is for kind mlm"):
+        LotteryTicket(freeze_head=True).for_kind("classify")
+    raised = Raised(LotteryTicket(), [], "lang")
+    assert raised.for_kind("mlm").method == LotteryTicket(l1=0.1)
+    assert raised.freezes("head.norm.weight")
+
+
+@pytest.mark.parametrize(
+    ("method", "kept"),
+    [
+        ("lt_sft:0.05", {"head.norm.weight", "head.norm.bias"}),
+        ("rand_sft:0.05", {"head.norm.weight", "head.norm.bias"}),
+        ("lt_sft(density=0.05, norms=true)", set()),
+        ("lt_sft(density=0.05, freeze_head=true)", {f"head.{name}" for name in HEAD}),
+        ("lt_sft(density=0.05, freeze_head=true, norms=true)", {f"head.{name}" for name in HEAD}),
+    ],
+)
+def test_a_languages_norms_and_head_can_be_shared(tmp_path: Path, method: str, kept: set[str]) -> None:
+    base = load_base(tiny_base(tmp_path / "base", mask=True))
+    options: dict[str, Any] = {"base": base, "method": method, "kind": "mlm", "epochs": 2, "lr": 5e-3}
+    texts = [{"text": text} for text in TEXTS * 8]
+    bound = api.train(texts, **options)
+    task, initial = bound.task, bound.kind.init(base.width, torch.Generator())
+    again = api.train(texts[:20], **{**options, "epochs": 1}).task
+    same = {n for n in initial if torch.equal(task.weights[n], again.weights[n])}
+    assert same == kept
+    trained = sum(tensor.numel() for name, tensor in initial.items() if name not in kept)
+    assert task.record.parameters["head"] == trained
+    assert torch.equal(task.weights["head.norm.weight"], initial["head.norm.weight"]) == bool(kept)
+
+
+def test_a_language_has_the_bases_own_decoder_though_its_embeddings_move(tmp_path: Path) -> None:
+    base = load_base(tiny_base(tmp_path / "base", mask=True))
+    texts = [{"text": text} for text in TEXTS * 8]
+    bound = api.train(texts, base=base, method="lt_sft:0.2", kind="mlm", epochs=2, lr=5e-3)
+    words = "embeddings.word_embeddings.weight"
+    moved = bound.method.weights(base.hooked.sites, base.hooked.frozen, bound.task.weights)
+    assert not torch.equal(moved[words], base.hooked.frozen[words])
+    used: list[Tensor] = []
+    real = type(bound.kind).run
+
+    def run(*args: Any) -> Any:
+        used.append(args[-1])
+        return real(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(bound.kind), "run", run)
+        bound.logits(["the old [MASK]"])
+        api.train(texts, base=base, method="lt_sft:0.2", kind="mlm", epochs=1, lr=5e-3)
+    assert all(torch.equal(embeddings, base.hooked.frozen[words]) for embeddings in used)
+    assert len(used) > 2
+
+
+def test_the_authors_one_rate_for_both_stages() -> None:
+    method = LotteryTicket(dense_rate=1)
+    assert method.rate("delta.x") == method.rate("sparse.values") == method.rate("head.weight") == 1
+    assert LotteryTicket().rate("delta.x") * LotteryTicket.lr == pytest.approx(5e-5)
+
+
+@pytest.mark.parametrize("wrong", [{"l1": -1}, {"l1": "a"}, {"norms": 1}, {"freeze_head": 0}, {"dense_rate": -1}])
+def test_bad_fields_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(MethodError, match=next(iter(wrong))):
+        LotteryTicket(**wrong)
+
+
+def test_fields_that_matter_in_training_only_leave_tasks_alike() -> None:
+    changed = LotteryTicket(density=0.1, l1=0.3, norms=True, freeze_head=True, dense_rate=1)
+    assert changed.alike(LotteryTicket())
+    assert parse(str(changed)) == changed
+    assert not LotteryTicket(layers="1").alike(LotteryTicket())
 
 
 def test_half_a_per_cent_of_minilms_shape() -> None:

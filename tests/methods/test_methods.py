@@ -54,6 +54,9 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "density": st.floats(1e-4, 1),
     "structured": st.booleans(),
     "strength": st.floats(0.1, 100),
+    "l1": st.floats(0, 10),
+    "freeze_head": st.booleans(),
+    "dense_rate": st.floats(0, 1),
 }
 LAYERLESS = ("top", "head", "tfidf")
 

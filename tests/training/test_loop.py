@@ -150,6 +150,18 @@ def test_class_weights_and_dropout_change_what_is_learnt(data: Path, base: at.Ba
     assert same(dropped, train(data, base, dropout=True).task)
 
 
+def test_a_method_may_be_trained_with_dropout_unless_the_settings_say_otherwise(
+    data: Path, base: at.Base, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, dropped = train(data, base, epochs=1).task, train(data, base, epochs=1, dropout=True).task
+    assert plain.record.settings["dropout"] is False
+    monkeypatch.setattr(at.Houlsby, "base_dropout", True)
+    by_default = train(data, base, epochs=1).task
+    assert by_default.record.settings["dropout"] is True
+    assert same(by_default, dropped)
+    assert same(train(data, base, epochs=1, dropout=False).task, plain)
+
+
 def test_only_the_asked_layers_are_trained(data: Path, base: at.Base) -> None:
     names = set(train(data, base, method="houlsby(size=4, layers=1)").task.weights)
     assert not any(name.startswith("0.") or "layer.0." in name or "embeddings" in name for name in names)
@@ -257,3 +269,35 @@ def test_a_batch_size_that_is_no_positive_whole_number_is_refused(data: Path, ba
             with pytest.raises(UsageError, match="batch_size must be a whole number of at least 1"):
                 call(["lion", "old saw"], batch_size=size)
     assert len(bound.predict(["lion", "old saw"], batch_size=1)) == 2
+
+
+@pytest.mark.parametrize(("rows", "batch_size"), [(16, 4), (17, 4), (18, 4), (3, 4), (17, 1)])
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_the_penalties_of_an_epoch_do_not_depend_on_how_rows_fall_into_batches(
+    base: at.Base, data: Path, monkeypatch: pytest.MonkeyPatch, rows: int, batch_size: int, accumulate: int
+) -> None:
+    """An epoch has rows / batch_size penalties in all, a last batch of one row has its share, and parts none twice."""
+
+    def epoch(penalty: float) -> dict[str, torch.Tensor]:
+        """The gradients of all steps of an epoch added up, at the initial weights."""
+        found: dict[str, torch.Tensor] = {}
+
+        def clip(method: Any, trained: Any, most: float) -> None:
+            for name, p in trained.items():
+                found[name] = found.get(name, 0) + p.grad.clone()
+                p.grad.zero_()
+
+        monkeypatch.setattr(loop, "clip", clip)
+        price = (lambda self, v: penalty * v["norm.embeddings.LayerNorm.bias"].sum()) if penalty else (lambda *_: None)
+        monkeypatch.setattr(at.Houlsby, "penalty", price)
+        lines = data.read_text().splitlines()[: rows + 1]
+        few = data.parent / f"few-{rows}.csv"
+        few.write_text("\n".join(lines) + "\n")
+        options: dict[str, Any] = {"weight_decay": 0, "objective": "cross-entropy", "accumulate": accumulate}
+        train(few, base, validation=data, epochs=1, batch_size=batch_size, **options)
+        return found
+
+    without, with_it = epoch(0), epoch(2.0)
+    for name, gradient in with_it.items():
+        share = 2.0 * rows / batch_size if name == "norm.embeddings.LayerNorm.bias" else 0.0
+        torch.testing.assert_close(gradient - without[name], torch.full_like(gradient, share), rtol=0, atol=1e-3)

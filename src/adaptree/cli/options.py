@@ -21,6 +21,8 @@ SETTINGS = tuple(f.name for f in fields(Settings))
 RUN = tuple(f.name for f in fields(Run) if f.name not in NOT_OPTIONS)
 COLUMNS = ("text", "text_pair", "label", "encoding", "no_header")
 COMPUTING = ("device", "threads", "trust_remote_code", "allow_pickle")
+FLAGS = tuple(f.name for f in (*fields(Run), *fields(Settings)) if f.type == "bool")
+"""Fields that are false unless they are given; one that may be None has a second option, --no-…."""
 OF_TASK = "The task's base, a name or a folder. Default: the base that it was trained on."
 
 
@@ -46,7 +48,7 @@ def takes(*names: str, required: tuple[str, ...] = (), **help: str) -> Callable[
 
 def given(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that the command line, or its --config, gives."""
-    return {name: value for name, value in options.items() if value is not None and value is not False}
+    return {name: value for name, value in options.items() if value is not None and (value or name not in FLAGS)}
 
 
 def _is_argument(parameter: inspect.Parameter) -> bool:
@@ -63,11 +65,14 @@ def _option(name: str, required: bool, help: str | None) -> inspect.Parameter:
         help = docstrings(spec).get(name, "")
         if kind is not bool and field.default not in (None, MISSING) and not required:
             help += f" [default: {field.default}]"
-    option = typer.Option(f"--{name.replace('_', '-')}", help=help, show_default=False)
+    flag = f"--{name.replace('_', '-')}"
+    if kind is bool and name not in FLAGS:
+        flag += f"/--no-{flag[2:]}"
+    option = typer.Option(flag, help=help, show_default=False)
     if required:
         return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[kind, option])
-    annotation: Any = Annotated[bool, option] if kind is bool else Annotated[kind | None, option]
-    default = False if kind is bool else None
+    annotation: Any = Annotated[bool, option] if name in FLAGS else Annotated[kind | None, option]
+    default = False if name in FLAGS else None
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
 
 

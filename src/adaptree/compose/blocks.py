@@ -162,9 +162,8 @@ class Raised(Block):
     """A method on top of others, which are frozen: what `train --on` trains."""
 
     def __init__(self, method: Method, below: Parts, on: str) -> None:
-        kept = {
-            key: getattr(method, key) for key in ("main", "lr", "stages", "standalone", "dynamic", "adds", "layers")
-        }
+        same = ("main", "lr", "base_dropout", "stages", "standalone", "dynamic", "adds", "layers")
+        kept = {key: getattr(method, key) for key in same}
         super().__init__(method.name, [*below, (method, {})], **kept, method=method, below=tuple(below), on=on)
 
     method: Method
@@ -178,6 +177,9 @@ class Raised(Block):
     def __repr__(self) -> str:
         """Return the spelling and a digest of the weights below: a run over others is another run."""
         return f"{self.method!r} on {self.on}, {digest_of(self.below)}"
+
+    def for_kind(self, kind: str) -> Raised:
+        return Raised(self.method.for_kind(kind), self.below, self.on)
 
     def chosen(self, sites: Sites) -> tuple[int, ...]:
         return self.method.chosen(sites)
@@ -201,11 +203,23 @@ class Raised(Block):
     def penalty(self, v: Params) -> Tensor | None:
         return self.method.penalty(v)
 
+    def stops_early(self, v: Params) -> bool:
+        return self.method.stops_early(v)
+
     def report(self, v: Params) -> dict[str, float]:
         return self.method.report(v)
 
     def rate(self, name: str) -> float:
         return self.method.rate(name)
+
+    def constant_rate(self, name: str) -> float | None:
+        return self.method.constant_rate(name)
+
+    def epsilon(self, name: str) -> float:
+        return self.method.epsilon(name)
+
+    def freezes(self, name: str) -> bool:
+        return self.method.freezes(name)
 
     def decays(self, name: str) -> bool:
         return self.method.decays(name)

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 from adaptree.errors import MethodError, near
 from adaptree.methods.layers import parse_layers
@@ -98,6 +98,8 @@ class Method:
     """When to choose it, in one sentence."""
     lr: ClassVar[float]
     """A learning rate that is good without a search."""
+    base_dropout: ClassVar[bool] = False
+    """Whether it is trained with the base's dropout unless the settings say otherwise."""
     stages: ClassVar[int] = 1
     """How many trainings follow each other, each with the weights that `advance` makes of the last one's."""
     standalone: ClassVar[bool] = False
@@ -127,6 +129,10 @@ class Method:
         if name := cls.__dict__.get("name"):
             (METHODS if cls.alone else COMPOSED)[name] = cls
             ALIASES.update(dict.fromkeys(cls.__dict__.get("aliases", ()), name))
+
+    def for_kind(self, kind: str) -> Self:
+        """Return the method as it is trained for a kind of task: defaults that depend on the kind are filled in."""
+        return self
 
     def init(self, sites: Sites, model: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
         """Return the initial weights by name; `model` is the backbone, for weights that start at the base's values."""
@@ -188,6 +194,10 @@ class Method:
         """Return what is added to the loss of a step."""
         return None
 
+    def stops_early(self, v: Params) -> bool:
+        """Return whether a stage with these weights may end when its scores get no better."""
+        return True
+
     def report(self, v: Params) -> dict[str, float]:
         """Return numbers to show after an epoch."""
         return {}
@@ -195,6 +205,18 @@ class Method:
     def rate(self, name: str) -> float:
         """Return the learning rate of one of its weights, relative to the others'."""
         return 1.0
+
+    def constant_rate(self, name: str) -> float | None:
+        """Return the learning rate of a weight that follows neither `lr` nor its schedule; None: it follows them."""
+        return None
+
+    def epsilon(self, name: str) -> float:
+        """Return the ε of Adam for a weight: it hardly moves where its gradients are smaller."""
+        return 1e-8
+
+    def freezes(self, name: str) -> bool:
+        """Return whether a weight, of the head too, keeps its initial value in training."""
+        return False
 
     def decays(self, name: str) -> bool:
         """Return whether weight decay acts on a weight: not on norms and biases (as in the original code)."""

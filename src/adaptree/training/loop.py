@@ -34,7 +34,7 @@ from adaptree.training.distributed import ProcessGroup
 from adaptree.training.encoded import EncodedDataset
 from adaptree.training.estimate import Estimate, lengths, steps_of
 from adaptree.training.interrupt import ctrl_c, interruptible, shielded
-from adaptree.training.optimiser import adamw, set_rate
+from adaptree.training.optimiser import adamw, clip, set_rate
 from adaptree.training.precision import computing_in
 from adaptree.training.result import Fit, evaluate_output
 from adaptree.training.settings import CONTRASTIVE, HEAD_FIRST, Settings, learning_rate
@@ -111,7 +111,7 @@ class Trainer:
         start: Mapping[str, Tensor] | None,
         on_event: Listener,
     ) -> None:
-        self.base, self.method, self.kind, self.settings = base, method, kind, settings
+        self.base, self.method, self.kind, self.settings = base, method.for_kind(kind.name), kind, settings
         self.device_type = torch.device(base.device).type
         self.folder, self.cover, self.on_event = folder, cover, on_event
         if settings.epochs is None or settings.lr is None or settings.metric is None or settings.pooling is None:
@@ -157,11 +157,12 @@ class Trainer:
         return v | self.kind.init(self.base.width, generator) | self.base.head_for(self.kind)
 
     def _load(self, v: Mapping[str, Tensor]) -> None:
-        """Train these weights from here on; integers among them, such as positions, stay as they are."""
+        """Train these weights from here on, but for whole numbers, such as positions, and what the method freezes."""
         self.v: dict[str, Tensor] = {}
         for name, tensor in sorted(v.items()):  # a checkpoint's order: the gradient's norm is summed in it
             here = tensor.detach().to(self.base.device, copy=True)
-            self.v[name] = nn.Parameter(here) if here.is_floating_point() else here
+            trained = here.is_floating_point() and not self.method.freezes(name)
+            self.v[name] = nn.Parameter(here) if trained else here
         self.trained = {name: p for name, p in self.v.items() if p.requires_grad}
         self.best_v = {name: p.detach().clone() for name, p in self.v.items()}
         self.best_out: Out | None = None
@@ -287,7 +288,7 @@ class Trainer:
         try:
             swapped = self.method.weights(self.hooked.sites, self.hooked.frozen, self.v)
             touched = [*self.hooked.plan, *swapped]
-            lowest = activation_cache.depth_for(self.method, self.hooked, touched, dropout=self.settings.dropout)
+            lowest = activation_cache.depth_for(self.method, self.hooked, touched, dropout=bool(self.settings.dropout))
             if self.kind.resamples:
                 raise NotCacheable(f"kind {self.kind.name} samples its inputs anew in every step")
             depth = lowest
@@ -326,7 +327,7 @@ class Trainer:
         """Return whether this stage has had all its epochs or steps, or stops early."""
         state, settings = self.state, self.settings
         stepped = settings.max_steps is not None and state.step >= settings.max_steps
-        return state.epoch >= self.epochs or stepped or self._stagnates()
+        return state.epoch >= self.epochs or stepped or (self.method.stops_early(self.v) and self._stagnates())
 
     def _stagnates(self) -> bool:
         """Return whether the last epochs, as many as the patience, brought nothing.
@@ -362,7 +363,7 @@ class Trainer:
                 hint=f"Try a smaller learning rate: --lr {self.lr / 10:g}",
             )
         self.between_steps = False
-        torch.nn.utils.clip_grad_norm_(self.trained.values(), settings.clip)
+        clip(self.method, self.trained, settings.clip)
         self.optimiser.step()
         self.optimiser.zero_grad()
         state.batch += 1
@@ -386,6 +387,7 @@ class Trainer:
         value, settings = 0.0, self.settings
         most = -(-len(examples) // self.group.size)  # of any process: all of them take the same number of parts
         each = self._part_size(examples, most)
+        share = len(examples) / settings.batch_size
         shard = self.group.shard(len(examples))
         indices, examples = indices[shard], examples[shard]
         for part, start in enumerate(range(0, most, each)):
@@ -407,7 +409,9 @@ class Trainer:
             losses = self.kind.loss(out, some, targets, self.class_weights)
             loss = self.source.weighted(losses, indices[here]).sum()
             penalty = self.method.penalty(self.v) if part == 0 and self.group.rank == 0 else None
-            whole = loss / settings.batch_size if penalty is None else loss / settings.batch_size + penalty
+            whole = loss / settings.batch_size
+            if penalty is not None:  # once a step, and of a batch that is not full its share, as of the loss
+                whole = whole + share * penalty
             whole.backward()  # type: ignore[no-untyped-call]
             value += float(loss.detach())
         return value

@@ -122,7 +122,7 @@ def probe_of(bound: Bound, inputs: list[Any]) -> tuple[dict[str, Any], dict[str,
 def _price(plan: Resolved, fit: Fit) -> dict[str, int]:
     """Return how many parameters the adapters, norms and head have, and the base."""
     sites, backbone = plan.base.hooked.sites, plan.base.hooked.backbone
-    head = sum(tensor.numel() for key, tensor in fit.v.items() if key.startswith("head."))
+    head = sum(t.numel() for key, t in fit.v.items() if key.startswith("head.") and not plan.trained.freezes(key))
     counts = plan.trained.count(sites, backbone)
     if plan.trained.standalone:
         counts["adapters"] = sum(t.numel() for t in fit.v.values() if t.is_floating_point()) - head

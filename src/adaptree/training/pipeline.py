@@ -216,6 +216,7 @@ def resolve(run: Run, loaded: Loaded, on_event: Listener = silent) -> Resolved:
         metric=metric[0],
         pooling=kinds.check_pooling(settings.pooling or base.pooling),
         objective=objective,
+        dropout=method.base_dropout,
     )
     kind, encoded, training, validation = _encode(run, loaded, base, settings, metric)
     return Resolved(

@@ -64,8 +64,8 @@ class Settings:
     """For kind mlm: mask all pieces of a word together."""
     class_weights: bool = False
     """Weight the loss so that every label counts the same, however rare."""
-    dropout: bool = False
-    """Keep the base's dropout while training."""
+    dropout: bool | None = None
+    """Keep the base's dropout while training, or not. Default: the method's."""
     accumulate: int = 1
     """Compute each batch in this many parts: the same steps in less memory."""
     most_tokens: int | None = None
@@ -99,7 +99,15 @@ class Settings:
         return self.max_length or min(256, limit)
 
     def resolved(
-        self, *, rows: int, lr: float, limit: int, metric: str, pooling: str, objective: str = CROSS_ENTROPY
+        self,
+        *,
+        rows: int,
+        lr: float,
+        limit: int,
+        metric: str,
+        pooling: str,
+        objective: str = CROSS_ENTROPY,
+        dropout: bool = False,
     ) -> Settings:
         """Return these settings with the defaults filled in for `rows` training rows, a method and a base."""
         return replace(
@@ -111,6 +119,7 @@ class Settings:
             max_length=self.longest(limit),
             metric=self.metric or metric,
             pooling=self.pooling or pooling,
+            dropout=dropout if self.dropout is None else self.dropout,
             precision=self.precision or "fp32",
         )
 
