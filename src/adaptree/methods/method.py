@@ -51,6 +51,16 @@ class Before:
         self.look = look
 
 
+class OwnNorm:
+    """An action that is a task's own scale and shift of a norm and nothing else: `drop` can keep it."""
+
+    def __init__(self, rescale: Action) -> None:
+        self.rescale = rescale
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+        return self.rescale(module, args, output)
+
+
 class BeforeNorm(Before):
     """Adapters at the norm that ends a layer: each reads the norm of the residual sum r, and its branch is added to r.
 
