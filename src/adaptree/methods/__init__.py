@@ -7,7 +7,19 @@ It is then a `--method`, and its class is `adaptree.ClassName`.
 import importlib
 import pkgutil
 
-from adaptree.methods.method import METHODS, Action, Before, BeforeNorm, Entry, Method, OwnNorm, Params, Plan, Step, parse
+from adaptree.methods.method import (
+    METHODS,
+    Action,
+    Before,
+    BeforeNorm,
+    Entry,
+    Method,
+    OwnNorm,
+    Params,
+    Plan,
+    Step,
+    parse,
+)
 
 __all__ = ["METHODS", "Action", "Before", "BeforeNorm", "Entry", "Method", "OwnNorm", "Params", "Plan", "Step", "parse"]
 

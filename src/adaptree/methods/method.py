@@ -118,6 +118,8 @@ class Method:
     """Whether it can be trained by its name alone; a fusion of other tasks' adapters cannot."""
     adds: ClassVar[bool] = False
     """Whether `weights` adds to the tensors in `frozen`, so that two such methods add up."""
+    by_layer: ClassVar[bool] = True
+    """Whether it has a part in each layer that can be removed by itself; layers that are trained whole are no such."""
     training_only: ClassVar[tuple[str, ...]] = ()
     """Fields that matter in training only: trained weights compute the same whatever they are."""
 

@@ -194,9 +194,7 @@ def _dropped(expression: Expression, as_in: Drop) -> Drop:
             f"{as_in!r} cannot be kept as one task: of the layers that it drops, some keep their norms.",
             hint="Use the expression itself wherever a task's name goes.",
         )
-    return algebra.drop(
-        expression.inside, layers=f"{expression.layers},{as_in.layers}", keep_norms=as_in.keep_norms
-    )
+    return algebra.drop(expression.inside, layers=f"{expression.layers},{as_in.layers}", keep_norms=as_in.keep_norms)
 
 
 def _stacked(expression: Stack, parts: Mapping[str, Task], base: Base) -> Task:
