@@ -209,7 +209,7 @@ def test_the_command_prints_a_table_a_sentence_and_writes_files(
     assert "from \\ to" in shown.out
     assert "the adapters of all layers can go" in shown.out
     assert "adaptree predict \"drop(words, layers='0-2', keep_norms=true)\" --file FILE" in shown.out
-    assert "6/6  without layers 2 to 2" in shown.err
+    assert "90 of 90 rows scored, whole and without each of 6 spans of layers" in shown.err
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["ablation.json", "figure.png", "table.md"]
     kept = json.loads((tmp_path / "out" / "ablation.json").read_text())
     assert main([*asked, "--format", "json", "--quiet", "--within", "100"]) == 0
@@ -249,10 +249,14 @@ def test_what_has_no_meaning_is_refused(world: World) -> None:
         at.ablate(world.task("pfeiffer:8", "a"), world.data, within=-1)
 
 
-def test_every_span_is_told(world: World) -> None:
+def test_progress_is_told_by_rows(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(analysis, "MOST_TOKENS", 200)
     told: list[Event] = []
-    at.ablate(world.task("pfeiffer:8", "a"), world.data, on_event=told.append)
-    assert [event["number"] for event in told if event["event"] == "span"] == [1, 2, 3, 4, 5, 6]
+    found = at.ablate(world.task("pfeiffer:8", "a"), world.data, on_event=told.append)
+    rows = [event["rows"] for event in told if event["event"] == "scored"]
+    assert len(rows) > 3
+    assert rows == sorted(rows)
+    assert rows[-1] == found.rows == 90
 
 
 def test_looking_changes_nothing(world: World) -> None:

@@ -25,7 +25,8 @@ from adaptree.errors import CompositionError, UsageError
 from adaptree.kinds import Example, main_metric
 from adaptree.kinds.metrics import LOWER_IS_BETTER
 from adaptree.methods import Method, OwnNorm
-from adaptree.models.evaluate import Part, decode, open_labelled, whole
+from adaptree.models.evaluate import CHUNK, Part, concatenated, open_labelled, whole
+from adaptree.models.shared_layers import outputs
 from adaptree.reports.json_text import json_text
 from adaptree.reports.markdown import code, plain
 from adaptree.reports.markdown import table as markdown_table
@@ -36,6 +37,8 @@ from adaptree.training.settings import check_number
 if TYPE_CHECKING:
     from adaptree.models.bound import Bound
 
+MOST_TOKENS = 4096
+"""How many tokens all tasks run on before the next ones: the states of every layer are kept for these."""
 TIMED_ROWS, ROUNDS, FEWEST_ROUNDS, SECONDS = 64, 31, 7, 10.0
 """The inputs that the speed is measured on, how often at most and at least, and after how long it is enough."""
 
@@ -151,7 +154,7 @@ def ablate(
 
     `keep_norms` says whether the task's own norms stay in those layers: by default they do, as in the paper, unless the
     task has nothing else. `within` is how much one is ready to lose, in points, or per cent of an error such as
-    perplexity. `on_event` is called with an event "span" after each.
+    perplexity. `on_event` is called with an event "scored" for every few rows.
     """
     check_number("within", within)
     layers, removed, kept = _removable(bound, keep_norms)
@@ -162,18 +165,16 @@ def ablate(
     )  # fmt: skip
     part = whole(dataset)
     targets = dataset.targets(part.rows)
-    answers = decode(bound, part).answers
+    pairs = [(first, last) for i, first in enumerate(layers) for last in layers[i:]]
+    answers, *others = _answers(bound, pairs, kept, part, on_event)
     scores = bound.kind.score(targets, answers)
     metric = main_metric(bound.task.record)
     if metric not in scores:  # of a joint training, the mean over its tasks
         metric = bound.kind.metrics[0]
     spans: list[Span] = []
-    pairs = [(first, last) for i, first in enumerate(layers) for last in layers[i:]]
-    for number, (first, last) in enumerate(pairs, 1):
-        shorter = _without(bound, spelled(first, last), kept)
-        score = bound.kind.score(targets, decode(shorter, part).answers)[metric]
+    for (first, last), found in zip(pairs, others, strict=True):
+        score = bound.kind.score(targets, found)[metric]
         spans.append(Span(first, last, score, _change(metric, score, scores[metric])))
-        on_event({"event": "span", "number": number, "spans": len(pairs), **asdict(spans[-1])})
     best = _best(spans, layers, within)
     less = None if best is None else _without(bound, best.layers, kept)
     return Ablation(
@@ -192,6 +193,40 @@ def ablate(
         expression="" if less is None else repr(less.composition.expression),
         command="" if less is None else _command(less, all_layers=best == spans[len(layers) - 1]),
     )
+
+
+def _answers(
+    bound: Bound, spans: Sequence[tuple[int, int]], keep_norms: bool, part: Part, on_event: Listener
+) -> list[Any]:
+    """Return the decoded answers of the whole task, and of the task without each of some spans of layers."""
+    bounds = [bound, *(_without(bound, spelled(first, last), keep_norms) for first, last in spans)]
+    depth = range(bound.base.hooked.sites.depth)
+    signatures = [(False,) * len(depth), *(tuple(a <= layer <= b for layer in depth) for a, b in spans)]
+    answers: list[list[Any]] = [[] for _ in bounds]
+    done = 0
+    for examples, out in outputs(bounds, signatures, _examples(bound, part)):
+        for mine, found in zip(answers, out, strict=True):
+            mine.append(bound.kind.decode(found, examples))
+        done += len(examples)
+        on_event({"event": "scored", "rows": done, "of": len(part), "spans": len(spans)})
+    return [concatenated(mine) for mine in answers]
+
+
+def _examples(bound: Bound, part: Part) -> Iterator[list[Example]]:
+    """Yield the encoded rows of a part in their order, a few at a time."""
+    some: list[Example] = []
+    tokens = 0
+    for start in range(0, len(part), CHUNK):
+        inputs = bound.kind.inputs(part.dataset.inputs(part.rows[start : start + CHUNK]), bound.task.record)
+        for example in bound.read(inputs):
+            length = sum(len(row.ids) for row in example)
+            if some and tokens + length > MOST_TOKENS:
+                yield some
+                some, tokens = [], 0
+            some.append(example)
+            tokens += length
+    if some:
+        yield some
 
 
 def _removable(bound: Any, keep_norms: bool | None) -> tuple[tuple[int, ...], str, bool]:

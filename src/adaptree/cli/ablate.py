@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +13,7 @@ from adaptree.cli import app as shared
 from adaptree.cli import options
 from adaptree.cli.app import app
 from adaptree.cli.predict import note_truncated, split_options
-from adaptree.cli.show import Format, Progress, emit, emit_one, out, say
+from adaptree.cli.show import Format, Progress, count, emit, emit_one, out, say
 from adaptree.data.events import Event
 
 
@@ -50,7 +50,7 @@ def ablate(
     reading, opening = split_options(values)
     bound = open_task(Store(store), task, **opening)
     found = api.ablate(
-        bound, data, within=within, keep_norms=keep_norms, out=folder, on_event=partial(_progress, Progress(quiet)),
+        bound, data, within=within, keep_norms=keep_norms, out=folder, on_event=Scored(quiet),
         **reading,
     )  # fmt: skip
     if form is Format.csv:
@@ -75,10 +75,16 @@ def ablate(
         say(f"{folder / 'figure.png'}   {folder / 'table.md'}   {folder / 'ablation.json'}", quiet)
 
 
-def _progress(progress: Progress, event: Event) -> None:
-    """Print a line for each span that was scored, and what `Progress` prints of reading the file."""
-    if event["event"] != "span":
-        progress(event)
-        return
-    where = f"layers {event['first']} to {event['last']}"
-    say(f"{event['number']}/{event['spans']}  without {where}: {event['score']:.4f}", progress.quiet)
+class Scored(Progress):
+    """Shows how many rows were scored: on one line of a terminal, by tenths in a pipe."""
+
+    tenths = 0
+
+    def _scored(self, event: Event) -> None:
+        rows, of = event["rows"], event["of"]
+        text = f"{rows:,} of {of:,} rows scored, whole and without each of {event['spans']} spans of layers"
+        if sys.stderr.isatty():
+            count(text, rows == of)
+        elif (tenths := 10 * rows // of) > self.tenths:
+            self.tenths = tenths
+            say(text)

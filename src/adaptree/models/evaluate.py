@@ -72,10 +72,11 @@ def decode(bound: Bound, part: Part, out: Out | None = None, keep: int = 0) -> D
             some = examples[: keep - start]
             outputs.append(found[: keep - start if bound.kind.single else sum(map(len, some))])
             kept += [] if bound.kind.single else some
-    return Decoded(_concatenated(answers), _concatenated(outputs), kept)
+    return Decoded(concatenated(answers), concatenated(outputs), kept)
 
 
-def _concatenated(parts: list[Any]) -> Any:
+def concatenated(parts: list[Any]) -> Any:
+    """Return what was decoded in parts as one: an array, a tensor or a list."""
     import torch
 
     if parts and isinstance(parts[0], np.ndarray):
