@@ -339,6 +339,63 @@ def test_drop_leaves_some_layers_as_the_base_has_them(base: Base, task: Make, la
     assert_close(found, answer(base, Houlsby(base.hooked.frozen, a.weights, gone), a.weights))
 
 
+class NormsOnly(Houlsby):
+    """In some layers only the task's norms."""
+
+    def norm(self, path: str, x: Tensor) -> Tensor:
+        return Houlsby(self.w, self.v).norm(path, x)
+
+
+@pytest.mark.parametrize(("layers", "gone"), [("0", [0]), ("top:1", [1]), ("0-1", [0, 1])])
+def test_drop_can_keep_the_norms(base: Base, task: Make, layers: str, gone: list[int]) -> None:
+    a, b, w = task(NORMED), task(NORMED, 1), base.hooked.frozen
+    found = logits(base, f"drop(a, layers='{layers}', keep_norms=true)", a=a)
+    assert_close(found, answer(base, NormsOnly(w, a.weights, gone), a.weights))
+    assert (found - logits(base, f"drop(a, layers='{layers}')", a=a)).abs().max() > 1e-3
+    found = logits(base, f"drop(average_outputs(a, b), layers='{layers}', keep_norms=true)", a=a, b=b)
+    blend = MeanOfHoulsbys(w, [NormsOnly(w, each.weights, gone) for each in (a, b)], [0.5, 0.5])
+    assert_close(found, answer(base, blend, mean([0.5, 0.5], a.weights, b.weights)))
+
+
+def test_drop_of_pfeiffer_can_keep_the_closing_norm(base: Base, task: Make) -> None:
+    a = task("pfeiffer(size=4, norms=true)")
+    alone = Houlsby(base.hooked.frozen, {name: t for name, t in a.weights.items() if name.startswith("norm.")})
+    found = logits(base, "drop(a, layers='0-1', keep_norms=true)", a=a)
+    assert_close(found, answer(base, alone, a.weights))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_norms_are_kept_only_where_a_task_has_some(base: Base, task: Make, method: str) -> None:
+    a = task(method)
+    kept, gone, whole = (logits(base, f"{text})", a=a) for text in (KEPT, "drop(a, layers='0'", "stack(a"))
+    if method in ("norms", "head"):
+        assert torch.equal(kept, whole)
+    elif method == "top:1":
+        assert torch.equal(gone, whole)
+    else:
+        assert not torch.equal(kept, whole)
+    own = any(name.startswith("norm.") for name in a.weights) or method in ("full", "bitfit")
+    assert torch.equal(kept, gone) is not own
+
+
+KEPT = "drop(a, layers='0', keep_norms=true"
+
+
+def test_bitfit_keeps_the_biases_of_norms(base: Base, task: Make) -> None:
+    a, w = task("bitfit"), dict(base.hooked.frozen)
+    for name in w:
+        if f"delta.{name}" in a.weights and (name.endswith("LayerNorm.bias") or ".layer.1." in name):
+            w[name] = w[name] + a.weights[f"delta.{name}"]
+    assert_close(logits(base, f"{KEPT})", a=a), answer(base, Plain(w), a.weights))
+
+
+def test_a_part_that_keeps_its_norms_owns_them(base: Base, task: Make) -> None:
+    a, b = task(NORMED), task(NORMED, 1)
+    assert logits(base, "stack(drop(a, layers='1'), drop(b, layers='0'))", a=a, b=b).isfinite().all()
+    with pytest.raises(CompositionError, match="write the same weight"):
+        logits(base, "stack(drop(a, layers='1', keep_norms=true), drop(b, layers='0'))", a=a, b=b)
+
+
 def test_drop_of_pfeiffer_leaves_the_closing_norm_to_the_base(base: Base, task: Make) -> None:
     a, w = task("pfeiffer:8"), base.hooked.frozen
 

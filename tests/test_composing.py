@@ -170,6 +170,24 @@ def test_what_cannot_be_kept_without_some_layers_is_refused(
     assert "new" not in store
 
 
+def test_without_norms_of_its_own_a_task_may_be_told_to_keep_them(world: World, store: Store) -> None:
+    made = same(world.base, store, "drop(a, layers=0, keep_norms=true)", "less").task
+    assert "layers='1,2'" in made.record.method
+    world.train(store, "x", on="a")
+    made = same(world.base, store, "drop(x, layers=1, keep_norms=true)", "of-trained-on").task
+    assert made.record.extra[ON] == "drop(a@1, layers='1', keep_norms=true)"
+    with pytest.raises(CompositionError, match=r"some keep their norms.*Use the expression itself"):
+        compose("drop(stack(drop(a, layers=0), b), layers=1, keep_norms=true)", name="y", store=store, base=world.base)
+
+
+@pytest.mark.parametrize("method", ["houlsby:8", "bitfit", "full"])
+def test_one_task_has_no_norms_where_it_has_no_adapters(world: World, tmp_path: Path, method: str) -> None:
+    store = world.store(tmp_path / "store", a=method)
+    with pytest.raises(CompositionError, match="Use the expression itself"):
+        compose("drop(a, layers=0, keep_norms=true)", name="new", store=store, base=world.base)
+    assert "new" not in store
+
+
 @pytest.mark.parametrize(
     "text",
     [

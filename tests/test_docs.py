@@ -40,7 +40,7 @@ GENERATED = {DOCS / "reference" / "commands.md", DOCS / "reference" / "api.md"}
 """Pages that the site's build writes."""
 RUN, DATA = {"python", "sh"}, {"csv", "jsonl", "text", "toml"}
 FOREIGN = re.compile(r'py title="(adapters|peft|SetFit) \d+\.\d+"')
-LONG = ("compare", "composition", "explain")
+LONG = ("ablate", "compare", "composition", "explain")
 """Pages whose blocks take several seconds, which `make test-all` runs."""
 FENCE = re.compile(r"^([ \t]*)```([^\n`]*)\n(.*?)^\1```[ \t]*$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"`([\w-]+\.(?:csv|jsonl|conll|txt|toml))`")
@@ -94,6 +94,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("adaptree.training.settings.default_epochs", lambda rows: 1)
     monkeypatch.setattr("adaptree.training.contrastive.STEPS", 2)
     monkeypatch.setattr("adaptree.training.contrastive.PASSES", 1)
+    monkeypatch.setattr("adaptree.analysis.ablate.ROUNDS", 1)
     for name in ("reviews", "tickets"):
         training, test = demo.data(name)
         for source, target, rows in ((training, f"{name}.csv", 40), (test, f"{name}-test.csv", 20)):

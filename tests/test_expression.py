@@ -42,7 +42,9 @@ def weighted(block: Any, parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Exp
 
 averages = st.recursive(weighted(average, names), lambda inner: weighted(average, inner | names), max_leaves=4)
 layers = st.sampled_from(["0", "0-4", "top:2", "0,2,4"])
-dropped = st.builds(lambda part, spec: drop(part, layers=spec), names | averages, layers)
+dropped = st.builds(
+    lambda part, spec, norms: drop(part, layers=spec, keep_norms=norms), names | averages, layers, st.booleans()
+)
 blended = weighted(average_outputs, names | averages | dropped)
 single = names | averages | dropped | blended
 stacks = st.recursive(
@@ -129,6 +131,8 @@ def test_a_task_may_be_called_like_a_block() -> None:
         ("drop(a, b, layers='0')", "drop takes one part"),
         ("drop(a, layers='x')", "cannot be read"),
         ("drop(a, layers='0', layers='1')", "says layers twice"),
+        ("drop(a, layers='0', keep_norms=maybe)", "Write keep_norms=true"),
+        ("drop(a, layers='0', keep_norm=true)", "Did you mean 'keep_norms'"),
         ("rows()", r"at least 1 part,.*rows\(a\)"),
         ("average(a, b, weights=[inf, -inf])", "sum up to nan, not to 1"),
         ("average(a, b, weights=[1e308, 1e308])", "sum up to inf, not to 1"),

@@ -17,6 +17,7 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what a type checker sees; a method's class that is not named here is `Any` to it, and works as well
+    from adaptree.api import ablate as ablate
     from adaptree.api import check as check
     from adaptree.api import clean as clean
     from adaptree.api import evaluate as evaluate
@@ -74,6 +75,7 @@ _HOMES = {
     "Task": "tasks.task",
     "Tuned": "models.tuned",
     "ZeroShot": "models.zero_shot",
+    "ablate": "api",
     "attach": "models.tuned",
     "average": "compose",
     "average_outputs": "compose",

@@ -17,6 +17,7 @@ from adaptree.training.run import Run
 from adaptree.training.settings import Settings
 
 if TYPE_CHECKING:
+    from adaptree.analysis.ablate import Ablation
     from adaptree.analysis.attribution import Explanations
     from adaptree.analysis.clean import Cleaning
     from adaptree.analysis.explain import Attention
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from adaptree.tasks.task import Task
 
 __all__ = [
-    "Event", "Listener", "Source", "check", "clean", "compare", "compose", "evaluate", "explain", "methods",
+    "Event", "Listener", "Source", "ablate", "check", "clean", "compare", "compose", "evaluate", "explain", "methods",
     "predict_lines", "predict_rows", "rebase", "result", "suggest", "train", "train_jointly",
 ]  # fmt: skip
 
@@ -189,6 +190,20 @@ def explain(bound: Bound, inputs: Any, *, by: str | None = None, target: str | N
     if (by or default_way(bound)) == "attention":
         return attention(bound, inputs)
     return explain_words(bound, inputs, by=by, target=target)
+
+
+def ablate(bound: Bound, data: Source, *, out: str | Path | None = None, **options: Any) -> Ablation:
+    """Score a task on labelled data without its adapters in every span of layers, and say which can go.
+
+    Nothing is trained. `out` is a folder for figure.png, table.md and ablation.json. `options` are within (how many
+    points may be lost), keep_norms, text, text_pair, label, encoding, … (`adaptree.analysis.ablate.ablate`).
+    """
+    from adaptree.analysis import ablate as analysis
+
+    found = analysis.ablate(bound, data, **options)
+    if out is not None:
+        analysis.write(found, out)
+    return found
 
 
 def methods(base: Base | str | Path = "minilm") -> list[dict[str, Any]]:

@@ -91,10 +91,12 @@ def _attached_logits(base: Path, task: Any, ids: list[list[int]]) -> torch.Tenso
 
 
 SETTINGS = {"trunk": "activation_cache", "trunk_depth": "cached_layers"}
+NEW = {"adapter_drop": 0}
+"""Settings that came later, at the values that change nothing."""
 
 
 def renamed(record: dict[str, Any]) -> dict[str, Any]:
-    """Return what a record of 0.1 said under the names of today: nothing but names has changed since.
+    """Return what a record of 0.1 says today: nothing but names has changed since, and settings were added.
 
     Several labels or numbers are kinds of their own now, the method `parallel` is `parallel_adapter`, and two settings
     of the activation cache have its name.
@@ -109,6 +111,6 @@ def renamed(record: dict[str, Any]) -> dict[str, Any]:
         now["extra"] = extra
     if str(now.get("method", "")).startswith("parallel("):
         now["method"] = "parallel_adapter(" + now["method"].removeprefix("parallel(")
-    if isinstance(now.get("settings"), dict):
-        now["settings"] = {SETTINGS.get(key, key): value for key, value in now["settings"].items()}
+    if now.get("settings"):
+        now["settings"] = {**NEW, **{SETTINGS.get(key, key): value for key, value in now["settings"].items()}}
     return now

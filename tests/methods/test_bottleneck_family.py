@@ -130,6 +130,20 @@ def test_one_more_hidden_layer_is_another_function() -> None:
     assert moved(output(three), output(two)) > 0.01
 
 
+@pytest.mark.parametrize("activation", ["gelu", "relu", "swish", "tanh"])
+def test_the_gradient_reaches_the_first_map_of_a_deep_adapter(activation: str) -> None:
+    """At birth: the first map of four hidden layers learns about as fast as that of one, and both are near the base."""
+    norms = {}
+    for depth, name in ((1, "houlsby"), (4, "houlsby_deep(depth=4)")):
+        tuned = attach(model := tiny.model("bert"), parse(name, size=32, activation=activation))
+        assert moved(output(tuned), output(model)) < 0.05
+        found = tiny.output(tuned, tiny.batch(model))
+        (found * torch.randn(found.shape, generator=torch.Generator().manual_seed(0))).sum().backward()
+        first = [p.grad for key, p in tuned.named_parameters() if key.endswith(".down")]
+        norms[depth] = float(torch.cat([grad.flatten() for grad in first if grad is not None]).norm())
+    assert 0.3 < norms[4] / norms[1] < 3
+
+
 def test_the_scale_multiplies_what_is_added() -> None:
     """s · up is all that s does: an up that is s times as large, at scale one, is the same task."""
     scaled = shake(attach(tiny.model("bert"), "scaled_parallel(size=6, scale=2)"))

@@ -84,6 +84,7 @@ def root(
 
 
 from adaptree.cli import (  # noqa: E402, F401  # each adds its commands
+    ablate,
     check,
     clean,
     compare,

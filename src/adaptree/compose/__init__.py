@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from adaptree.compose.compile import Composition, Tasks, compile_, of_task, own
+from adaptree.compose.compile import Composition, Tasks, compile_, dropped, of_task, own
 from adaptree.compose.expression import (
     BLOCKS,
     Average,
@@ -47,6 +47,7 @@ __all__ = [
     "average_outputs",
     "compile_",
     "drop",
+    "dropped",
     "from_json",
     "fuse",
     "of_task",

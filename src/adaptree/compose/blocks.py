@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from adaptree.compose.merge import Parts, combine, plan_of, run_after, run_before, weights_of
+from adaptree.compose.merge import Parts, combine, plan_of, run_after, run_before, steps_of, weights_of
 from adaptree.errors import CompositionError
-from adaptree.methods import Action, Before, Method, Params, Plan
+from adaptree.methods import Action, Before, Entry, Method, OwnNorm, Params, Plan
 from adaptree.methods.layers import parse_layers
 from adaptree.methods.method import digest_of
 from adaptree.methods.pfeiffer import INVERTIBLE
@@ -53,27 +53,37 @@ def norms_of(parts: Parts) -> dict[str, Tensor]:
 
 
 class Dropped(Block):
-    """Parts without what they do in some layers."""
+    """Parts without what they do in some layers; `keep_norms` leaves them their norms there."""
 
-    def __init__(self, parts: Parts, layers: str) -> None:
+    def __init__(self, parts: Parts, layers: str, keep_norms: bool = False) -> None:
         adds = all(method.adds for method, _ in parts)
-        super().__init__("drop", parts, adds=adds, spec=layers)
+        super().__init__("drop", parts, adds=adds, spec=layers, keep_norms=keep_norms)
 
     spec: str
+    keep_norms: bool
 
     def plan(self, sites: Sites, v: Params) -> Plan:
         gone = parse_layers(self.spec, sites.depth)
-        whole = plan_of(sites, self.parts)
-        return {path: entry for path, entry in whole.items() if sites.layer_of(f"{path}.") not in gone}
+        left: dict[str, Entry] = {}
+        for path, entry in plan_of(sites, self.parts).items():
+            if sites.layer_of(f"{path}.") not in gone:
+                left[path] = entry
+            elif self.keep_norms and (norms := tuple(step for step in steps_of(entry) if isinstance(step, OwnNorm))):
+                left[path] = norms
+        return left
 
     def weights(self, sites: Sites, frozen: Params, v: Params) -> dict[str, Tensor]:
-        gone = parse_layers(self.spec, sites.depth)
         whole = weights_of(sites, frozen, self.parts)
-        return {name: tensor for name, tensor in whole.items() if sites.layer_of(name) not in gone}
+        return {name: tensor for name, tensor in whole.items() if self._has(sites, name)}
 
     def owned(self, sites: Sites, v: Params) -> list[str]:
-        gone = parse_layers(self.spec, sites.depth)
-        return [name for name in super().owned(sites, v) if sites.layer_of(name) not in gone]
+        return [name for name in super().owned(sites, v) if self._has(sites, name)]
+
+    def _has(self, sites: Sites, name: str) -> bool:
+        """Return whether the parts still replace a parameter of the backbone, if they did."""
+        if sites.layer_of(name) not in parse_layers(self.spec, sites.depth):
+            return True
+        return self.keep_norms and name.rpartition(".")[0] in {norm.path for norm in sites.norms}
 
     def left(self, sites: Sites, v: Params) -> Params:
         """Return the predicting task's weights that are left: without layer 0 there is no coupling to invert."""
@@ -137,7 +147,7 @@ class MeanOfOutputs(Block):
             assert total is not None
             return total
 
-        return mean
+        return OwnNorm(mean) if all(isinstance(step, OwnNorm) for mine in steps for step in mine) else mean
 
     def _mean_of_inputs(self, steps: Sequence[Sequence[Before]]) -> Callable[..., Any]:
         def mean(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -82,6 +82,14 @@ def _part(task: Task, name: str) -> Task:
     return task.parts[name]
 
 
+def dropped(whole: Composition, expression: Drop) -> Composition:
+    """Return a composition without what it does in the layers that `expression` names."""
+    for method in (method for method, _ in whole.parts if method.standalone):
+        raise CompositionError(f"{method.name} does not use the base: it has no layers to drop.")
+    parts = [(Dropped(whole.parts, expression.layers, expression.keep_norms), norms_of(whole.parts))]
+    return Composition(expression, parts, whole.task, whole.v, whole.tasks)
+
+
 class _Compiler:
     """Compiles expressions over some tasks, whose weights it puts on a device."""
 
@@ -100,11 +108,7 @@ class _Compiler:
         if isinstance(expression, AverageOutputs):
             return self._averaged_outputs(expression, bare)
         if isinstance(expression, Drop):
-            inner = self.read(expression.inside, bare)
-            for method in (method for method, _ in inner.parts if method.standalone):
-                raise CompositionError(f"{method.name} does not use the base: it has no layers to drop.")
-            parts = [(Dropped(inner.parts, expression.layers), norms_of(inner.parts))]
-            return Composition(expression, parts, inner.task, inner.v, inner.tasks)
+            return dropped(self.read(expression.inside, bare), expression)
         if isinstance(expression, Fuse):
             raise CompositionError(
                 f"{expression!r} has to be learned before it can predict.",

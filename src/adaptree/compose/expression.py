@@ -8,6 +8,7 @@
     parallel(a, b)                          every task predicts for each input
     rows(a, b)                              each input names the task that predicts for it
     drop(a, layers='0-4')                   a without what it does in those layers
+    drop(a, layers='0-4', keep_norms=true)  the same, but the norms there stay the task's
 
 `parse(repr(x)) == x`, and so is `from_json(x.to_json())`.
 """
@@ -58,8 +59,9 @@ class Expression:
         return 1 + max((part.depth for part in self.parts), default=-1)
 
     def options(self) -> dict[str, Any]:
-        """Return its options by name, such as weights and layers; those that are None are left out."""
-        values = {name: getattr(self, name) for name in self.takes if getattr(self, name) is not None}
+        """Return its options by name, such as weights and layers; those that are None or False are left out."""
+        values = {name: getattr(self, name) for name in self.takes}
+        values = {name: value for name, value in values.items() if value is not None and value is not False}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     def to_json(self) -> Any:
@@ -224,16 +226,22 @@ class Drop(Expression):
     inside: Expression
     layers: str
     """3-5, 0,2,4 or top:2."""
+    keep_norms: bool = False
+    """Whether the norms of these layers stay the task's, as in Houlsby et al. 2019, §3.6."""
 
     block: ClassVar[str] = "drop"
     holds: ClassVar[tuple[str, ...]] = ("", "stack", "average", "average_outputs")
     least: ClassVar[int] = 1
-    takes: ClassVar[tuple[str, ...]] = ("layers",)
+    takes: ClassVar[tuple[str, ...]] = ("layers", "keep_norms")
 
     def __post_init__(self) -> None:
         if not isinstance(self.layers, str) or not re.fullmatch(r"(?:top:\d+|[\d,\- ])+", self.layers):
             raise CompositionError(
                 f"drop: layers={self.layers!r} cannot be read.", hint="Write layers='0-4', '0,2' or 'top:2'."
+            )
+        if not isinstance(self.keep_norms, bool):
+            raise CompositionError(
+                f"drop: keep_norms={reprlib.repr(self.keep_norms)} cannot be read.", hint="Write keep_norms=true."
             )
         self._check()
 
@@ -242,7 +250,7 @@ class Drop(Expression):
         return (self.inside,)
 
     def to_json(self) -> Any:
-        return {"drop": self.inside.to_json(), "layers": self.layers}
+        return {"drop": self.inside.to_json(), **self.options()}
 
 
 BLOCKS: dict[str, type[Any]] = {
@@ -274,8 +282,8 @@ def rows(*parts: str | Expression) -> Rows:
     return Rows(_all(parts))
 
 
-def drop(part: str | Expression, *, layers: str | int) -> Drop:
-    return Drop(parse(part), str(layers))
+def drop(part: str | Expression, *, layers: str | int, keep_norms: bool = False) -> Drop:
+    return Drop(parse(part), str(layers), keep_norms)
 
 
 def _all(parts: Sequence[str | Expression]) -> tuple[Expression, ...]:
@@ -327,7 +335,7 @@ def _build(block: str, parts: Sequence[Expression], options: Mapping[str, Any], 
     if block == "drop":
         if len(parts) != 1 or "layers" not in options:
             raise CompositionError(f"drop takes one part and its layers: {text}.", hint="drop(ner, layers='0-4')")
-        return Drop(parts[0], str(options["layers"]))
+        return Drop(parts[0], str(options["layers"]), _flag(options.get("keep_norms", False)))
     fields = {key: each for key, each in options.items() if each is not None}
     if isinstance(word := fields.get("regularisation"), str):
         fields["regularisation"] = _number(word)
@@ -347,6 +355,11 @@ def _number(word: str) -> Any:
         return float(word)
     except ValueError:
         return word
+
+
+def _flag(word: Any) -> Any:
+    """Return the words true and false as what they say; anything else unchanged."""
+    return {"true": True, "false": False}.get(word.lower(), word) if isinstance(word, str) else word
 
 
 def _numbers(weights: Any) -> tuple[float, ...]:
@@ -369,6 +382,8 @@ def _too_deep() -> CompositionError:
 
 
 def _spell(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
     return f"'{value}'" if isinstance(value, str) else repr(value)
 
 

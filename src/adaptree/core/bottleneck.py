@@ -23,6 +23,9 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "swish": F.silu,
     "tanh": torch.tanh,
 }
+GAINS: Mapping[str, float] = {"gelu": 1.7, "relu": math.sqrt(2), "swish": 1.7, "tanh": 1.0}
+"""By how much a map after an activation makes up for what that takes: tanh leaves a small value as it is, relu halves
+its square; gelu and swish take a half of a small value, and less of a large one."""
 EPSILON = 1e-6  # of the adapter's own layer norm
 
 
@@ -95,12 +98,22 @@ def init_norm(n: int, *, scale: float = 1.0, dtype: torch.dtype = torch.float32)
 
 
 def init_mid(
-    m: int, maps: int, *, std: float, generator: torch.Generator | None = None, dtype: torch.dtype = torch.float32
+    m: int,
+    maps: int,
+    activation: str = "gelu",
+    *,
+    generator: torch.Generator | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> dict[str, Tensor]:
-    """Return `maps` maps m → m between down and up, initialised as those are."""
+    """Return `maps` maps m → m between down and up: Gaussian with standard deviation gain/√m, and zero biases.
+
+    Each undoes what the activation before it takes (He et al. 2015), so that gradients reach `down` through several of
+    them. `up` alone is small, which is enough to be near the identity.
+    """
+    std = GAINS[activation] / math.sqrt(m)
     mid: dict[str, Tensor] = {}
     for i in range(1, 1 + maps):
-        mid[f"mid{i}"] = truncated_normal((m, m), std, generator).to(dtype)
+        mid[f"mid{i}"] = (std * torch.randn((m, m), generator=generator)).to(dtype)
         mid[f"mid{i}_bias"] = torch.zeros(1, m, dtype=dtype)
     return mid
 

@@ -7,9 +7,21 @@ It is then a `--method`, and its class is `adaptree.ClassName`.
 import importlib
 import pkgutil
 
-from adaptree.methods.method import METHODS, Action, Before, BeforeNorm, Entry, Method, Params, Plan, Step, parse
+from adaptree.methods.method import (
+    METHODS,
+    Action,
+    Before,
+    BeforeNorm,
+    Entry,
+    Method,
+    OwnNorm,
+    Params,
+    Plan,
+    Step,
+    parse,
+)
 
-__all__ = ["METHODS", "Action", "Before", "BeforeNorm", "Entry", "Method", "Params", "Plan", "Step", "parse"]
+__all__ = ["METHODS", "Action", "Before", "BeforeNorm", "Entry", "Method", "OwnNorm", "Params", "Plan", "Step", "parse"]
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")

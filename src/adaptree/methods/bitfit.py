@@ -26,6 +26,7 @@ class BitFit(Sparse):
     trains: ClassVar[str] = "every bias, the head"
     choose: ClassVar[str] = "For the smallest task files, where a base has biases."
     lr: ClassVar[float] = 3e-3
+    by_layer: ClassVar[bool] = True
 
     queries_and_ffn: bool = False
     """Only the biases of the queries and of the feed-forward part's first map: half the weights (§4.2)."""

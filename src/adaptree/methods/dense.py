@@ -26,6 +26,7 @@ class Full(Method):
     trains: ClassVar[str] = "every weight, the head"
     choose: ClassVar[str] = "As the yardstick, or when a whole model per task is no matter."
     lr: ClassVar[float] = 1e-4
+    by_layer: ClassVar[bool] = False
 
     def _names(self, sites: Sites, names: Iterator[str]) -> list[str]:
         chosen = self.chosen(sites)

@@ -51,6 +51,16 @@ class Before:
         self.look = look
 
 
+class OwnNorm:
+    """An action that is a task's own scale and shift of a norm and nothing else: `drop` can keep it."""
+
+    def __init__(self, rescale: Action) -> None:
+        self.rescale = rescale
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+        return self.rescale(module, args, output)
+
+
 class BeforeNorm(Before):
     """Adapters at the norm that ends a layer: each reads the norm of the residual sum r, and its branch is added to r.
 
@@ -110,6 +120,8 @@ class Method:
     """Whether it can be trained by its name alone; a fusion of other tasks' adapters cannot."""
     adds: ClassVar[bool] = False
     """Whether `weights` adds to the tensors in `frozen`, so that two such methods add up."""
+    by_layer: ClassVar[bool] = True
+    """Whether it has a part in each layer that can be removed by itself; layers that are trained whole are no such."""
     training_only: ClassVar[tuple[str, ...]] = ()
     """Fields that matter in training only: trained weights compute the same whatever they are."""
 

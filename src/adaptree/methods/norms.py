@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from adaptree.errors import MethodError
-from adaptree.methods.method import Action, Before, Method, Params, part
+from adaptree.methods.method import Action, Before, Method, OwnNorm, Params, part
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +35,7 @@ def _renorm(p: Params) -> Action:
     def action(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
         return norms.apply(module, args[0], p["weight"], p.get("bias"))
 
-    return action
+    return OwnNorm(action)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -29,6 +29,7 @@ class Sparse(Method):
 
     dynamic: ClassVar[bool] = True
     adds: ClassVar[bool] = True
+    by_layer: ClassVar[bool] = False
 
     def touched(self, sites: Sites, frozen: Params) -> list[str]:
         """Return the names of the parameters that this method may change: those of the chosen layers."""

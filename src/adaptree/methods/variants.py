@@ -84,7 +84,7 @@ class HoulsbyDeep(Houlsby):
         from adaptree.core import bottleneck
 
         bottom = super()._initial(d, m, generator, dtype)
-        return bottom | bottleneck.init_mid(m, self.depth - 1, std=self.init_std, generator=generator, dtype=dtype)
+        return bottom | bottleneck.init_mid(m, self.depth - 1, self.activation, generator=generator, dtype=dtype)
 
     def _change(self, h: Tensor, p: Mapping[str, Tensor]) -> Tensor:
         from adaptree.core import bottleneck

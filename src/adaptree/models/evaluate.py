@@ -72,10 +72,11 @@ def decode(bound: Bound, part: Part, out: Out | None = None, keep: int = 0) -> D
             some = examples[: keep - start]
             outputs.append(found[: keep - start if bound.kind.single else sum(map(len, some))])
             kept += [] if bound.kind.single else some
-    return Decoded(_concatenated(answers), _concatenated(outputs), kept)
+    return Decoded(concatenated(answers), concatenated(outputs), kept)
 
 
-def _concatenated(parts: list[Any]) -> Any:
+def concatenated(parts: list[Any]) -> Any:
+    """Return what was decoded in parts as one: an array, a tensor or a list."""
     import torch
 
     if parts and isinstance(parts[0], np.ndarray):
@@ -116,13 +117,11 @@ def evaluate(
             f"{bound.expression!r} gives several answers, and a row of a file is labelled for one.",
             hint=f'Evaluate each part: adaptree evaluate "{next(iter(bound.parts))}" DATA',
         )
-    record = bound.task.record
-    like = Schema.of_task(record)
-    dataset = open_data(
-        data, text=text, pair=text_pair, label=label, encoding=encoding, no_header=no_header, like=like, unknown=True,
+    dataset = open_labelled(
+        bound, data, text=text, text_pair=text_pair, label=label, encoding=encoding, no_header=no_header,
         on_event=on_event,
     )  # fmt: skip
-    _check_labels(dataset, record.name)
+    record = bound.task.record
     scores, intervals = score(bound, whole(dataset))
     alone = isinstance(bound.composition.expression, Name) and len(bound.composition.tasks) == 1
     if store is not None and REBASED in record.extra and alone and record.reference in store:
@@ -137,6 +136,16 @@ def evaluate(
     if left_out := {why: count for why, count in dataset.left_out.items() if count}:
         found["left_out"] = left_out
     return {**found, "rows": len(dataset), "metrics": {"test": scores}, "intervals": {"test": intervals}}
+
+
+def open_labelled(
+    bound: Bound, data: Source, *, text_pair: str | None = None, on_event: Listener = silent, **reading: Any
+) -> Dataset:
+    """Return labelled data as a task reads it; raise DataError if it has no label that the task knows."""
+    record = bound.task.record
+    dataset = open_data(data, pair=text_pair, like=Schema.of_task(record), unknown=True, on_event=on_event, **reading)
+    _check_labels(dataset, record.name)
+    return dataset
 
 
 def _check_labels(dataset: Dataset, task: str) -> None:

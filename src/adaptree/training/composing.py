@@ -149,7 +149,7 @@ def _fewer(expression: Drop, parts: Mapping[str, Task], base: Base, bare: bool) 
     from adaptree.models.hooks import price
 
     if isinstance(inside := expression.inside, Stack):
-        return _made(algebra.stack(*(_dropped(each, expression.layers) for each in inside.parts)), parts, base)
+        return _made(algebra.stack(*(_dropped(each, expression) for each in inside.parts)), parts, base)
     whole = _made(inside, parts, base, bare)
     hooked, method = base.hooked, parse_method(whole.record.method)
     gone = parse_layers(expression.layers, hooked.sites.depth)
@@ -163,13 +163,18 @@ def _fewer(expression: Drop, parts: Mapping[str, Task], base: Base, bare: bool) 
         counts = fewer.count(hooked.sites, hooked.backbone)
     except UsageError as error:
         raise CompositionError(f"{expression!r}: {method.name} cannot be cut to some layers.", hint=use) from error
+    if expression.keep_norms and counts["norms"] < method.count(hooked.sites, hooked.backbone)["norms"]:
+        raise CompositionError(
+            f"{expression!r}: one {method.name} cannot have norms where it has no adapters.",
+            hint=f"{use} Or leave out keep_norms: the norms of these layers go, too.",
+        )
     head = {key: tensor for key, tensor in whole.weights.items() if key.startswith("head.")}
     if POSITIONS in names or not set(names) <= set(whole.weights):
         raise CompositionError(f"{expression!r}: the weights of {method.name} are not kept layer by layer.", hint=use)
     prices = price(counts, sum(tensor.numel() for tensor in head.values()), hooked.backbone)
     extra = dict(whole.record.extra)
     if extra.get(ON):
-        extra[ON] = repr(_dropped(algebra.parse(extra[ON]), expression.layers))
+        extra[ON] = repr(_dropped(algebra.parse(extra[ON]), expression))
     record = replace(
         whole.record,
         method=str(fewer),
@@ -180,11 +185,16 @@ def _fewer(expression: Drop, parts: Mapping[str, Task], base: Base, bare: bool) 
     return Task(record, {key: whole.weights[key] for key in names} | head, whole.parts)
 
 
-def _dropped(expression: Expression, layers: str) -> Drop:
-    """Return a composition without some layers, in addition to those that it lacks already."""
-    if isinstance(expression, Drop):
-        return algebra.drop(expression.inside, layers=f"{expression.layers},{layers}")
-    return algebra.drop(expression, layers=layers)
+def _dropped(expression: Expression, as_in: Drop) -> Drop:
+    """Return a composition without the layers of another drop(…), in addition to those that it lacks already."""
+    if not isinstance(expression, Drop):
+        return algebra.drop(expression, layers=as_in.layers, keep_norms=as_in.keep_norms)
+    if expression.keep_norms != as_in.keep_norms:
+        raise CompositionError(
+            f"{as_in!r} cannot be kept as one task: of the layers that it drops, some keep their norms.",
+            hint="Use the expression itself wherever a task's name goes.",
+        )
+    return algebra.drop(expression.inside, layers=f"{expression.layers},{as_in.layers}", keep_norms=as_in.keep_norms)
 
 
 def _stacked(expression: Stack, parts: Mapping[str, Task], base: Base) -> Task:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from adaptree.compose.blocks import Dropped
 from adaptree.data.batch import epoch as batches_of
 from adaptree.data.encode import Encoding
 from adaptree.data.events import Listener, note, silent
@@ -132,6 +133,8 @@ class Trainer:
         self.class_weights: Tensor | None = None
         if settings.class_weights:
             self.class_weights = kind.class_weights(self.source.targets(self.train_rows)).to(base.device)
+        self.dropped: Dropped | None = None
+        """The method without its lowest layers, in a step that leaves them out (`Settings.adapter_drop`)."""
         self.state = State()
         self.saving = 0.0
         self.exact = True
@@ -167,8 +170,7 @@ class Trainer:
         self.best_v = {name: p.detach().clone() for name, p in self.v.items()}
         self.best_out: Out | None = None
         self.best_kind = self.kind
-        self.hooked.bind(self.method.plan(self.hooked.sites, self.v))
-        self._swap_weights()
+        self._act(self.method)
         self.optimiser = adamw(self.method, self.trained, self.settings.weight_decay, self.device_type)
 
     def _swap_weights(self) -> None:
@@ -350,11 +352,12 @@ class Trainer:
             progress = max(progress, (state.step + 0.5) / settings.max_steps)
         lr = learning_rate(progress, self.lr, settings.warmup)
         set_rate(self.optimiser, lr)
-        with interruptible():
+        with interruptible(), self._without_lowest():
             loss = self._backward(indices, examples)
-        for name, p in self.trained.items():
-            if p.grad is None and name.startswith("head."):  # of a task that has no row in this batch
-                p.grad = torch.zeros_like(p)
+            for name, p in self.trained.items():
+                # Of a task that has no row in this batch, or of layers that this step leaves out.
+                if p.grad is None and (name.startswith("head.") or self.dropped):
+                    p.grad = torch.zeros_like(p)
         value, stop = self.group.all_reduce(self.trained.values(), [loss, float(self.pressed())])
         self.stop = bool(stop)
         if not math.isfinite(value):
@@ -382,9 +385,29 @@ class Trainer:
             "tokens_per_second": state.tokens / max(state.seconds, 1e-9), "seconds": state.seconds,
         })  # fmt: skip
 
+    @contextlib.contextmanager
+    def _without_lowest(self) -> Iterator[None]:
+        """Leave out what `drop` would remove of the lowest layers, as many of them as are drawn for this step."""
+        if not (count := self._step_seed("adapter_drop") % (self.settings.adapter_drop + 1)):
+            yield
+            return
+        self.dropped = Dropped([(self.method, self.v)], f"0-{count - 1}")
+        self._act(self.dropped)
+        try:
+            yield
+        finally:
+            self.dropped = None
+            self._act(self.method)
+
+    def _act(self, method: Method) -> None:
+        """Let a method over the weights act in the model from now on."""
+        self.hooked.bind(method.plan(self.hooked.sites, self.v))
+        self.hooked.swap(method.weights(self.hooked.sites, self.hooked.frozen, self.v))
+
     def _backward(self, indices: Array, examples: list[Example]) -> float:
         """Add the gradients of this process's shard of a batch, computed in parts; return the sum of its losses."""
         value, settings = 0.0, self.settings
+        v = self.v if self.dropped is None else self.dropped.left(self.hooked.sites, self.v)
         most = -(-len(examples) // self.group.size)  # of any process: all of them take the same number of parts
         each = self._part_size(examples, most)
         share = len(examples) / settings.batch_size
@@ -404,7 +427,7 @@ class Trainer:
             some = list(self.kind.resampled(some, self._step_seed()))
             with computing_in(self.precision, self.device_type):
                 rows = sum(map(len, some))
-                out = forward(self.base, some, self.kind, self.v, self.pooling, batch_size=rows, hooked=self.hooked)
+                out = forward(self.base, some, self.kind, v, self.pooling, batch_size=rows, hooked=self.hooked)
             # Every example weighs the same, also in a batch that is not full.
             losses = self.kind.loss(out, some, targets, self.class_weights)
             loss = self.source.weighted(losses, indices[here]).sum()
@@ -428,7 +451,7 @@ class Trainer:
         """Seed torch for this step, so that a resumed run draws the same random numbers."""
         torch.manual_seed(self._step_seed(*more))
 
-    def _step_seed(self, *more: int) -> int:
+    def _step_seed(self, *more: int | str) -> int:
         words = repr((self.settings.seed, self.state.stage, self.state.step, *more)).encode()
         return int.from_bytes(hashlib.sha256(words).digest()[:7], "little")
 

@@ -264,7 +264,9 @@ def fit(run: Run, loaded: Loaded, plan: Resolved, on_event: Listener = silent) -
     from adaptree.training.search import check_search
 
     folder = _folder(run, loaded)
-    plan.trained.count(plan.base.hooked.sites, plan.base.hooked.backbone)  # raises if it does not fit
+    counts = plan.trained.count(plan.base.hooked.sites, plan.base.hooked.backbone)  # raises if it does not fit
+    if plan.settings.adapter_drop:
+        _check_adapter_drop(plan, counts)
     halves: tuple[Array, Array] | None = None
     if run.search is not None:
         check_search(plan.method)
@@ -293,6 +295,26 @@ def fit(run: Run, loaded: Loaded, plan: Resolved, on_event: Listener = silent) -
     if not fitted.finished:
         note(on_event, "stopping: the best epoch so far becomes the task; Ctrl-C again stops at once, and can resume.")
     return Fitted(plan, fitted, trials)
+
+
+def _check_adapter_drop(plan: Resolved, counts: Mapping[str, int]) -> None:
+    """Raise UsageError if no adapters can be left out in a step, or all of them could."""
+    most, method, sites = plan.settings.adapter_drop, plan.method, plan.base.hooked.sites
+    if method.standalone or type(method).weights is not Method.weights or not counts["adapters"]:
+        raise UsageError(
+            f"--adapter-drop leaves out adapters of the lowest layers, and {method.name} has none.",
+            hint="Leave it out, or choose a method with adapters, such as pfeiffer.",
+        )
+    if most >= sites.depth:
+        raise UsageError(
+            f"--adapter-drop {most} would leave out all adapters: this base has {sites.depth} layers.",
+            hint=f"--adapter-drop {sites.depth - 1}" if sites.depth > 1 else "Leave it out.",
+        )
+    if most <= (lowest := plan.trained.lowest(sites)):
+        raise UsageError(
+            f"--adapter-drop {most} leaves out nothing: the lowest adapters are in layer {lowest}.",
+            hint="Leave it out, or leave out --layers and --fast.",
+        )
 
 
 def _refit(run: Run, plan: Resolved, scored: Fit, folder: Path | None, on_event: Listener) -> Fit:

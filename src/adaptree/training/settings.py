@@ -16,7 +16,7 @@ CHOICES = {
 }
 WHOLE = {
     "epochs": 1, "batch_size": 1, "max_length": 8, "seed": 0, "patience": 1, "max_steps": 1, "accumulate": 1,
-    "most_tokens": 1,
+    "most_tokens": 1, "adapter_drop": 0,
 }  # fmt: skip
 """Settings that are whole numbers, and their least values."""
 POSITIVE, NOT_NEGATIVE = ("lr", "clip"), ("weight_decay", "warmup")
@@ -66,6 +66,9 @@ class Settings:
     """Weight the loss so that every label counts the same, however rare."""
     dropout: bool | None = None
     """Keep the base's dropout while training, or not. Default: the method's."""
+    adapter_drop: int = 0
+    """In every step leave out the adapters and norms of the lowest n layers, n drawn from 0 to this (AdapterDrop): the
+    task loses less if `drop` removes them later."""
     accumulate: int = 1
     """Compute each batch in this many parts: the same steps in less memory."""
     most_tokens: int | None = None
