@@ -1,6 +1,6 @@
 """The cells of an experiment: one line of JSON each in OUT/cells.jsonl, written when the cell is done.
 
-A line has `asked`, all that decides the result (rows, base, method, settings), and `found`. A cell is found again by a
+A line has `asked`, all that decides the result (rows, base, method, settings), `found`, and its price. A cell is found again by a
 digest of `asked`, so that it is run again only if something of that has changed. Several processes may work in one
 folder: each takes a cell that no other is running.
 """
@@ -23,6 +23,7 @@ from adaptree.errors import AdaptreeError
 from adaptree.models.cache_files import alone
 from adaptree.reports.json_text import json_text
 from adaptree.reports.times import about
+from adaptree.tasks.record import installed
 
 FILE = "cells.jsonl"
 TOKENS_PER_SECOND = 1000.0
@@ -103,6 +104,7 @@ def _add(out: Path, cell: Cell) -> Found:
     except AdaptreeError as error:
         line["error"] = str(error)
     line |= {"like": cell.like, "tokens": cell.tokens, "wall_seconds": round(time.monotonic() - began, 2)}
+    line["versions"] = installed()
     with writing(out / FILE), (out / FILE).open("a", encoding="utf-8") as file:
         file.write(json_text(line) + "\n")
     return line
