@@ -1,8 +1,8 @@
 """The cells of an experiment: one line of JSON each in OUT/cells.jsonl, written when the cell is done.
 
-A line has `asked`, all that decides the result (rows, base, method, settings), `found`, and its price. A cell is found again by a
-digest of `asked`, so that it is run again only if something of that has changed. Several processes may work in one
-folder: each takes a cell that no other is running.
+A line has `asked`, all that decides the result (rows, base, method, settings), `found`, and the versions that it was
+found with. A cell is found again by a digest of `asked`, so that it is run again only if something of that has changed.
+Several processes may work in one folder: each takes a cell that no other is running.
 """
 
 from __future__ import annotations
@@ -88,6 +88,8 @@ def run(cells: Sequence[Cell], setup: Setup) -> list[Found]:
             left = _estimate([each for each in todo[number - 1 :] if each.key not in done], done)
             note(setup.on_event, f"{number}/{len(todo)}  {cell}   about {about(left)} left")
             done[cell.key] = _add(setup.out, cell)
+            if why := done[cell.key].get("error"):
+                note(setup.on_event, f"{cell} failed: {why}")
     done = _by_key(setup.out)
     if missing := [cell for cell in cells if cell.key not in done]:
         text = f"{len(missing):,} of {len(cells):,} cells are open, about {about(_estimate(missing, done))}"
