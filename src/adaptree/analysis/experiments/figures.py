@@ -9,7 +9,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adaptree.reports.plots import COLOURS, FAINT, GREEN, LINE, RED, heatmap, name_points, panels, save, style
+from adaptree.reports.plots import (
+    COLOURS,
+    FAINT,
+    GREEN,
+    LINE,
+    RED,
+    heatmap,
+    log_scale,
+    name_points,
+    panels,
+    save,
+    style,
+)
 
 
 @style()
@@ -143,7 +155,8 @@ def bands(families: Mapping[str, Sequence[Any]], path: Path, *, title: str) -> N
             bar = [[y[0] - low[0]], [high[0] - y[0]]]
             axis.errorbar(x, y, yerr=bar, fmt="D", color=colour, capsize=3, lw=1, ms=5, label=name)
     axis.axhline(0, color=LINE, lw=1.2, zorder=1)
-    axis.set(xscale="log", title=title, xlabel="trained parameters", ylabel="points")
+    log_scale(axis)
+    axis.set(title=title, xlabel="trained parameters", ylabel="points")
     axis.legend(loc="lower right")
     save(figure, path)
 
@@ -169,7 +182,8 @@ def spreads(
         axis.errorbar(xs, means, yerr=spread, color=colour, lw=1.8, marker="o", ms=4, capsize=3, label=name)
         if lines and name in lines:
             axis.axhline(lines[name], color=colour, ls="--", lw=1.2, label=f"{name}, full fine-tuning")
-    axis.set(xscale="log", title=title, xlabel=xlabel, ylabel="points")
+    log_scale(axis)
+    axis.set(title=title, xlabel=xlabel, ylabel="points")
     axis.legend()
     save(figure, path)
 
@@ -208,13 +222,12 @@ def masks(
     across = min(2, len(shares))
     figure, axes = panels(0.62 * len(kinds), 0.34 * len(layers), -(-len(shares) // across), across)
     most = max(abs(math.log2(share)) for mask in shares.values() for share in mask.values() if share)
-    figure.subplots_adjust(hspace=1.0)
-    for axis, (name, mask) in zip(axes, shares.items(), strict=False):
+    for i, (axis, (name, mask)) in enumerate(zip(axes, shares.items(), strict=False)):
         found = [[mask.get((layer, kind), math.nan) for kind in kinds] for layer in layers]
         values = [[math.log2(share) if share else -most for share in row] for row in found]
         texts = [["" if math.isnan(share) else _times(share) for share in row] for row in found]
-        heatmap(axis, values, layers, kinds, texts=texts, most=most or 1.0)
-        axis.set_title(name, y=1.0, pad=52)
+        heatmap(axis, values, [] if i % across else layers, [] if i >= across else kinds, texts=texts, most=most)
+        axis.set_title(name)
     for axis in axes[len(shares) :]:
         axis.set_visible(False)
     save(figure, path)

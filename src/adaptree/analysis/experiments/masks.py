@@ -41,8 +41,8 @@ ROLES = {
 """The kinds of a layer's linear maps, by their roles."""
 NORMS, BIASES, EMBEDDINGS, OTHERS = "norms", "biases", "embeddings", "others"
 KINDS = (*ROLES.values(), NORMS, BIASES, EMBEDDINGS, OTHERS)
-OUTSIDE = "outside"
-"""In the place of a layer: the embeddings and their norm."""
+OUTSIDE = "embeddings"
+"""In the place of a layer: the tables below the lowest one, and their norm."""
 
 
 def run(setup: Setup) -> str:
