@@ -227,11 +227,12 @@ def test_the_trade_off_agrees_if_adapters_are_flat_and_above_the_top_layer(tmp_p
 
 
 def test_adapters_that_lose_nothing_agree_and_few_labels_are_set_beside_setfit(tmp_path: Path) -> None:
-    def line(way: str, scores: list[float]) -> Any:
+    def line(way: str, scores: list[float], *tasks: str) -> Any:
         after = [{"a": {"score": score, "digest": str(score)}} for score in scores]
-        return {"asked": {"way": way, "tasks": ["a"]}, "found": {"after": after}}
+        return {"asked": {"way": way, "tasks": ["a", *tasks]}, "found": {"after": after}}
 
     cells = [line(forgetting.ADAPTERS, [0.8, 0.8]), line(forgetting.SEQUENCE, [0.8, 0.5])]
+    cells.append(line(forgetting.SEQUENCE, [0.1, 0.9], "another sequence"))
     adapters, sequence = claims("forgetting", write(tmp_path / "f", cells))
     assert (adapters.here, adapters.agrees) == ("+0.0", True)
     assert (sequence.here, sequence.agrees) == ("-30.0", True)

@@ -116,7 +116,7 @@ def _tradeoff(out: Path) -> Iterator[Claim]:
 
 
 def _forgetting(out: Path) -> Iterator[Claim]:
-    cells = ledger.read(out)
+    cells = ledger.alike(ledger.read(out), "tasks", "fingerprint")
     for way, text in ((forgetting.ADAPTERS, "adapters"), (forgetting.SEQUENCE, "one model, fine-tuned in sequence")):
         earlier = [curve for curve in forgetting.curves(cells, way).values() if len(curve) > 1]
         if not earlier:

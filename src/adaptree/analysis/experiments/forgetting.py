@@ -170,8 +170,9 @@ def _page(cells: Sequence[Found], names: Sequence[str], setup: Setup) -> list[st
         "# Tasks one after the other",
         "",
         f"Base: {setup.base}. The tasks arrive in the order of the table; at most {ROWS:,} training rows each, {STEPS} "
-        f"batches of {BATCH}, {setup.seeds or 1} seed(s). Test accuracy in points. Adapters ({WAYS[ADAPTERS]}) leave "
-        "the base as it is: after every arrival the logits of all earlier tasks were the same bits.",
+        f"batches of {BATCH}, {setup.seeds or 1} seed(s). Test accuracy in points. Adapters are {WAYS[ADAPTERS]}. The "
+        "model that is trained on all tasks at once has a fifth of its training rows held out to choose the epoch.",
+        *(["", "After every arrival the logits of all earlier adapters were the same bits."] if ADAPTERS in by else []),
         "",
         table(("task", *columns), [*body, ["mean", *means]]) if columns else "No cell is done yet.",
         "",

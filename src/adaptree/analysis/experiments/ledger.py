@@ -65,6 +65,13 @@ def read(out: Path) -> list[Found]:
     return list(found.values())
 
 
+def alike(cells: Sequence[Found], *names: str) -> list[Found]:
+    """Return the cells that were asked with the same values under these names: those that there are most of."""
+    keys = [digest([cell["asked"].get(name) for name in names]) for cell in cells]
+    most = max(keys, key=keys.count, default="")
+    return [cell for cell, key in zip(cells, keys, strict=True) if key == most]
+
+
 def run(cells: Sequence[Cell], setup: Setup) -> list[Found]:
     """Run the cells that are not done, as far as the budget goes; return the lines of those that are, in order.
 

@@ -11,7 +11,6 @@ import itertools
 import math
 import statistics
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -168,7 +167,7 @@ class Sweep:
         Of cells with several bases or recipes, those that there are most of are read.
         """
         found: dict[str, dict[str, Chosen]] = {row.label: {} for row in self.rows}
-        cells = _most_alike(ledger.read(out))
+        cells = ledger.alike(ledger.read(out), "fingerprint", "batch_size", "max_length")
         for task, row in itertools.product(self.tasks, self.rows):
             methods = set(map(full, row.methods))
             own = [c for c in cells if c["asked"]["task"] == task.name and c["asked"]["method"] in methods]
@@ -295,16 +294,6 @@ def _tested(choice: Choice, scored: Sequence[Found], task: Task) -> Chosen | Non
     """Return a choice with its trainings that were tested; None if there are none."""
     own = tuple(cell for cell in scored if _try(cell) == choice[:3] and "found" in cell)
     return Chosen(*choice, own, task.metric) if own else None
-
-
-def _most_alike(cells: Sequence[Found]) -> list[Found]:
-    """Return the cells of the base, batch size and length that there are most cells of."""
-
-    def recipe(cell: Found) -> tuple[Any, ...]:
-        return tuple(cell["asked"].get(name) for name in ("fingerprint", "batch_size", "max_length"))
-
-    counts = Counter(map(recipe, cells))
-    return [cell for cell in cells if recipe(cell) == counts.most_common(1)[0][0]]
 
 
 def mean_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
