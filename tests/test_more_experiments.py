@@ -121,6 +121,7 @@ def test_scales_of_the_first_weights_are_tried(
     monkeypatch.setattr(initscale, "SWEEP", small)
     monkeypatch.setattr(initscale, "SCALES", (1e-7, 1e-2, 1.0))
     page = resumes(start, "initscale", tmp_path, 3 * 2 * 2)
+    assert {choice.tried for row in small.read(tmp_path).values() for choice in row.values()} == {1}
     assert all("±" in cell for cell in cells_of(page, "1e-07")[1:])
     asked = {cell["asked"]["method"] for cell in ledger.read(tmp_path)}
     assert asked == {"houlsby(size=64, init_std=1e-07)", "houlsby(size=64)", "houlsby(size=64, init_std=1.0)"}

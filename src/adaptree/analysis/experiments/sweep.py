@@ -176,7 +176,8 @@ class Sweep:
             if {cell["asked"]["method"] for cell in tried} != methods:
                 continue
             best = _best(tried, task)
-            if best and (chosen := _tested((*best, len(tried)), scored, task)):
+            count = len(set(map(_try, tried)))
+            if best and (chosen := _tested((*best, count), scored, task)):
                 found[row.label][task.name] = chosen
         return found
 
