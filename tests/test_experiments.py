@@ -36,6 +36,7 @@ from adaptree.analysis.experiments import (
 )
 from adaptree.analysis.experiments.corpora import TEST, Corpus, cut, one_file
 from adaptree.analysis.experiments.grid import Grid
+from adaptree.analysis.experiments.setup import Setup
 from adaptree.cli import main
 from adaptree.errors import DataError, UsageError
 from adaptree.models.opening import open_task
@@ -430,7 +431,7 @@ def test_a_sweep_chooses_on_validation_and_tests_only_the_choice_with_fresh_seed
     cells = ledger.read(tmp_path)
     tries = [cell for cell in cells if "test" not in cell["asked"]["rows"]]
     finals = [cell for cell in cells if "test" in cell["asked"]["rows"]]
-    assert len(tries) == 2 * (2 + 2 * 2 + 1)  # two learning rates of full and of two sizes, one head, on two tasks
+    assert len(tries) == 2 * (2 + 2 * 2)  # two learning rates of full and of two sizes, on two tasks
     assert {cell["asked"]["seed"] for cell in tries} == {0}
     assert all("test" not in cell["found"] for cell in tries)
     assert len(finals) == 2 * (2 + 2 + 1)
@@ -443,6 +444,7 @@ def test_a_sweep_chooses_on_validation_and_tests_only_the_choice_with_fresh_seed
             assert {(c["method"], c["lr"]) for c in chosen} == {(best["method"], best["lr"])}
     full = [c["found"]["test"]["accuracy"] for c in finals if c["asked"]["method"] == "full"][:2]
     assert f"{100 * sum(full) / 2:.1f} ±" in page
+    assert glue.SWEEP.read(tmp_path) == glue.SWEEP.run(Setup(world / "data", tmp_path, base=world / "base", threads=1))
     again, _ = start_sweep("glue", world, tmp_path, monkeypatch, TINY)
     assert again == page
     assert len(ledger.read(tmp_path)) == len(cells), "nothing is run twice"

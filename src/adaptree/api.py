@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from adaptree.analysis.attribution import Explanations
     from adaptree.analysis.clean import Cleaning
     from adaptree.analysis.explain import Attention
+    from adaptree.analysis.report import Report
     from adaptree.analysis.suggest import Suggestion
     from adaptree.compose import Expression
-    from adaptree.data.check import Report
+    from adaptree.data.check import Report as DataReport
     from adaptree.models.base import Base
     from adaptree.models.bound import Bound
     from adaptree.tasks.store import Store
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Event", "Listener", "Source", "ablate", "check", "clean", "compare", "compose", "evaluate", "explain", "methods",
-    "predict_lines", "predict_rows", "rebase", "result", "suggest", "train", "train_jointly",
+    "predict_lines", "predict_rows", "rebase", "report", "result", "suggest", "train", "train_jointly",
 ]  # fmt: skip
 
 
@@ -51,7 +52,7 @@ def check(
     windows: bool = False,
     seed: int = 0,
     on_event: Listener = silent,
-) -> Report:
+) -> DataReport:
     """Return what is in a file, what `train` would do with it, and what looks wrong."""
     from adaptree import kinds
     from adaptree.data.check import check as inspect_data
@@ -157,6 +158,16 @@ def compare(data: Source, *, methods: Sequence[Any], out: str | Path, **options:
     from adaptree.analysis.compare import compare as run_comparison
 
     return run_comparison(data, methods=methods, out=out, **options)
+
+
+def report(results: str | Path) -> Report:
+    """Write report.html and report.md over all experiments of a results folder; return the report.
+
+    Its `rows` are the papers' statements beside what was measured (`adaptree.analysis.report.report`).
+    """
+    from adaptree.analysis.report import report as gather
+
+    return gather(results)
 
 
 def suggest(data: Source, store: Store, base: Base | str | Path = "minilm", **options: Any) -> Suggestion:

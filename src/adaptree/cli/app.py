@@ -96,6 +96,7 @@ from adaptree.cli import (  # noqa: E402, F401  # each adds its commands
     methods,
     predict,
     rebase,
+    report,
     suggest,
     tasks,
     train,

@@ -15,7 +15,7 @@ from adaptree.training.run import Run
 from adaptree.training.settings import Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-NOT_OPTIONS = ("data", "store", "baselines", "settings")
+NOT_OPTIONS = ("data", "store", "start", "baselines", "settings")
 """Fields of `Run` that are not options of a command."""
 SETTINGS = tuple(f.name for f in fields(Settings))
 RUN = tuple(f.name for f in fields(Run) if f.name not in NOT_OPTIONS)

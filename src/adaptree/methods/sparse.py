@@ -160,6 +160,15 @@ class Cut(Sparse):
         return torch.cat(parts)
 
 
+def changed(frozen: Params, v: Params) -> dict[str, int]:
+    """Return how many weights of each of the backbone's parameters a finished task changes."""
+    from adaptree.core import sparse
+
+    names = universe(frozen)
+    before = _below(sparse.decode(v[POSITIONS]), list(accumulate(frozen[name].numel() for name in names)))
+    return {name: stop - start for name, start, stop in zip(names, [0, *before[:-1]], before, strict=True)}
+
+
 def universe(frozen: Params) -> list[str]:
     """Return the names of the parameters in which positions count, in their order."""
     return [name for name in sorted(frozen) if not name.startswith("pooler")]

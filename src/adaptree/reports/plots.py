@@ -98,6 +98,23 @@ def save(figure: Any, *paths: Path) -> None:
         figure.savefig(path, dpi=DPI, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
+def log_scale(axis: Any) -> None:
+    """Make the x axis logarithmic, with a plain number at each power of ten."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.set_xscale("log")
+    axis.xaxis.set(major_locator=LogLocator(), minor_formatter=NullFormatter())
+    axis.xaxis.set_major_formatter(lambda value, _: short_number(value))
+
+
+def short_number(value: float) -> str:
+    """Return a number of any size in a few letters: 1e-05, 30, 1 k, 2.5 M."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:g} {unit}"
+    return f"{value:g}"
+
+
 def heatmap(
     axis: Any,
     values: Any,

@@ -11,7 +11,20 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from adaptree.reports.plots import DPI, FAINT, GREEN, INK, LINE, RED, covered, name_points, panels, save, style
+from adaptree.reports.plots import (
+    DPI,
+    FAINT,
+    GREEN,
+    INK,
+    LINE,
+    RED,
+    covered,
+    name_points,
+    panels,
+    save,
+    short_number,
+    style,
+)
 
 LINES = {"full": (RED, "--"), "tfidf": ("#8a6d00", ":"), "majority": ("#9aa3ad", ":")}
 """Colour and dashes of each line, by its name."""
@@ -81,7 +94,7 @@ def _scales(axis: Any, base: int) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter
 
     axis.xaxis.set(major_locator=LogLocator(subs=(1.0, 3.0)), minor_formatter=NullFormatter())
-    axis.xaxis.set_major_formatter(lambda value, _: _short(value))
+    axis.xaxis.set_major_formatter(lambda value, _: short_number(value))
     share = axis.secondary_xaxis("top", functions=(lambda x: x * 100 / base, lambda x: x * base / 100))
     share.xaxis.set(major_locator=LogLocator(), minor_formatter=NullFormatter())
     share.xaxis.set_major_formatter(lambda value, _: f"{value:g} %")
@@ -250,10 +263,3 @@ def _far_below(line: Mapping[str, Any]) -> str:
 def _caption(points: Points) -> str:
     bars = "   I  ± one standard deviation over seeds" if any(point["spread"] for point in points) else ""
     return f"● Pareto front: nothing that trains as few parameters scores better   ○ others{bars}"
-
-
-def _short(value: float) -> str:
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{value / size:g} {unit}"
-    return f"{value:g}"

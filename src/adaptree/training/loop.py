@@ -69,7 +69,7 @@ def fit(
 
     `folder` keeps checkpoints; with `resume` the run goes on from the last one, bit for bit. `cover` are further rows
     that the activation cache is to hold, so that several runs on parts of them share one. `start` are weights to begin
-    with in the place of the method's initial ones.
+    with in the place of the method's initial ones; where they have no head, it is initial.
     """
     if method.standalone:
         return fit_standalone(method, kind, training, validation, settings, on_event)
@@ -128,8 +128,11 @@ class Trainer:
             self.hooked.model.train()
         else:
             without_dropout(self.hooked.backbone)
-        self.continues = start is not None
-        self._load(self._initial() if start is None else start)
+        first = self._initial()
+        head = {name: tensor for name, tensor in first.items() if name.startswith("head.")}
+        self.continues = start is not None and head.keys() <= start.keys()
+        """Whether this goes on with the same task: a start without a head is another task's."""
+        self._load(first if start is None else {**head, **start})
         self.class_weights: Tensor | None = None
         if settings.class_weights:
             self.class_weights = kind.class_weights(self.source.targets(self.train_rows)).to(base.device)

@@ -25,7 +25,7 @@ from adaptree.data.split import split, split_again
 from adaptree.data.stem import stem
 from adaptree.errors import DataError, TrainingError, UsageError, near
 from adaptree.kinds.reading import open_data
-from adaptree.methods import Method
+from adaptree.methods import Method, parse
 from adaptree.models.evaluate import Part, result, whole
 from adaptree.models.opening import base_of
 from adaptree.tasks.names import check_name
@@ -39,6 +39,8 @@ from adaptree.training.run import Run, Source, checkpoint_folder
 from adaptree.training.settings import CONTRASTIVE, Settings
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from adaptree.kinds import Kind
     from adaptree.models.base import Base
     from adaptree.models.bound import Bound
@@ -283,7 +285,7 @@ def fit(run: Run, loaded: Loaded, plan: Resolved, on_event: Listener = silent) -
         plan, trials = _search(run, plan, halves, folder, on_event)
     fitted = loop.fit(
         plan.base, plan.trained, plan.kind, plan.training, plan.validation, plan.settings,
-        folder=folder, resume=resume, on_event=on_event,
+        folder=folder, resume=resume, start=_start_weights(run, plan), on_event=on_event,
     )  # fmt: skip
     if not fitted.best:
         nothing = "there are no tasks yet" if run.joint else "there is no task yet"
@@ -315,6 +317,20 @@ def _check_adapter_drop(plan: Resolved, counts: Mapping[str, int]) -> None:
             f"--adapter-drop {most} leaves out nothing: the lowest adapters are in layer {lowest}.",
             hint="Leave it out, or leave out --layers and --fast.",
         )
+
+
+def _start_weights(run: Run, plan: Resolved) -> dict[str, Tensor] | None:
+    """Return the weights that a run starts from, without the head; raise UsageError if they are not of its method."""
+    if run.start is None:
+        return None
+    record = run.start.record
+    if not parse(record.method).alike(plan.trained) or plan.trained.stages > 1:
+        raise UsageError(
+            f"'{record.name}' was trained with {record.method}, and cannot be where {plan.trained} starts.",
+            hint="Start from a task of the same method; of those in two stages there is no way on.",
+        )
+    plan.base.check(run.start)
+    return {name: tensor for name, tensor in run.start.weights.items() if not name.startswith("head.")}
 
 
 def _refit(run: Run, plan: Resolved, scored: Fit, folder: Path | None, on_event: Listener) -> Fit:

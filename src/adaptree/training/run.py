@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from adaptree.methods import Method
     from adaptree.models.base import Base
     from adaptree.tasks.store import Store
+    from adaptree.tasks.task import Task
 
 __all__ = ["Run", "Source", "checkpoint_folder"]
 
@@ -38,6 +39,8 @@ class Run:
     """What is trained: houlsby, houlsby:64, in full houlsby(size=64, …), or fuse(a, b) of other tasks."""
     on: str | Expression | None = None
     """Train on top of this task or composition, which stays frozen."""
+    start: Task | None = None
+    """A task of the same method and base, whose weights are trained on in the place of fresh ones; its head is not."""
     kind: str | None = None
     """Kind of task: classify or regress (with one target or several), tag, answer, choose or mlm. Default: guessed."""
     text: str | None = None
@@ -89,6 +92,11 @@ class Run:
             raise UsageError(f"a search needs at least one trial, not {self.search}.", hint="--search 10")
         if self.temperature != 1 and not self.joint:
             raise UsageError("the temperature is for training several tasks at once.", hint="Add --joint.")
+        if self.start is not None and (self.joint or self.search is not None or self.resume or self.on is not None):
+            raise UsageError(
+                "a run that starts from another task is of one task, alone and in one go.",
+                hint="Leave out joint, search, resume and on.",
+            )
         number = isinstance(self.temperature, int | float) and not isinstance(self.temperature, bool)
         if not number or not self.temperature >= 1:  # infinity is fine: every file counts the same
             raise UsageError(

@@ -18,12 +18,19 @@ TEST = 1000
 
 @dataclass(frozen=True)
 class Corpus:
-    """A dataset of texts and labels: DATA/NAME/{train,test}.jsonl.xz, or one file of which a part is held out."""
+    """A dataset in DATA/NAME/{train,test}.jsonl.xz, or in one file of which a part is held out."""
 
     name: str
     train: str = "train"
     test: str | None = None
     """None: rows of the training file that are held out."""
+    ending: str = "jsonl"
+    """`json` for files in SQuAD's own format."""
+
+    def rows(self, data: Path, part: str) -> list[str]:
+        """Return the rows of a file, each as one line of JSON: texts with their label, or questions."""
+        path = data / self.name / f"{part}.{self.ending}.xz"
+        return read_lines(path) if self.ending == "json" else _labelled(path)
 
 
 def one_file(name: str) -> Corpus:
@@ -33,13 +40,12 @@ def one_file(name: str) -> Corpus:
 
 def cut(corpus: Corpus, data: Path, out: Path) -> tuple[Path, Path]:
     """Write a corpus as OUT/NAME-train.jsonl and OUT/NAME-test.jsonl; return both."""
-    folder = data / corpus.name
-    rows = _labelled(folder / f"{corpus.train}.jsonl.xz")
+    rows = corpus.rows(data, corpus.train)
     if corpus.test is None:
         random.Random(0).shuffle(rows)
         test, rows = rows[:TEST], rows[TEST:]
     else:
-        test = sample(_labelled(folder / f"{corpus.test}.jsonl.xz"), TEST)
+        test = sample(corpus.rows(data, corpus.test), TEST)
     return write_lines(out / f"{corpus.name}-train.jsonl", rows), write_lines(out / f"{corpus.name}-test.jsonl", test)
 
 

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adaptree.reports.plots import FAINT, GREEN, LINE, RED, heatmap, name_points, panels, save, style
+from adaptree.reports.plots import (
+    COLOURS,
+    FAINT,
+    GREEN,
+    LINE,
+    RED,
+    heatmap,
+    log_scale,
+    name_points,
+    panels,
+    save,
+    style,
+)
 
 
 @style()
@@ -120,3 +135,103 @@ def lowdata(curves: Mapping[str, Mapping[int, float]], path: Path) -> None:
     axis.set(title="Mean test accuracy over tasks", xlabel="rows a label", ylabel="points")
     axis.legend()
     save(figure, path)
+
+
+@style()
+def bands(families: Mapping[str, Sequence[Any]], path: Path, *, title: str) -> None:
+    """Draw each family's medians against trained parameters, with a band, or a bar where it has one point.
+
+    A point has `trained`, `median`, `low` and `high`.
+    """
+    figure, (axis,) = panels(7.5, 4.2)
+    for (name, points), colour in zip(families.items(), itertools.cycle((*COLOURS, FAINT)), strict=False):
+        points = sorted(points, key=lambda point: point.trained)
+        x, y = [point.trained for point in points], [point.median for point in points]
+        low, high = [point.low for point in points], [point.high for point in points]
+        if len(points) > 1:
+            axis.fill_between(x, low, high, color=colour, alpha=0.13, lw=0)
+            axis.plot(x, y, color=colour, lw=2, marker="o", ms=4, label=name)
+        else:
+            bar = [[y[0] - low[0]], [high[0] - y[0]]]
+            axis.errorbar(x, y, yerr=bar, fmt="D", color=colour, capsize=3, lw=1, ms=5, label=name)
+    axis.axhline(0, color=LINE, lw=1.2, zorder=1)
+    log_scale(axis)
+    axis.set(title=title, xlabel="trained parameters", ylabel="points")
+    axis.legend(loc="lower right")
+    save(figure, path)
+
+
+@style()
+def spreads(
+    curves: Mapping[str, Mapping[float, Sequence[float]]],
+    path: Path,
+    *,
+    title: str,
+    xlabel: str,
+    lines: Mapping[str, float] | None = None,
+) -> None:
+    """Draw the mean of the scores at each x, on a log scale, with their standard deviation as a bar.
+
+    `lines` are scores to set beside the curves of the same names, as dashed lines.
+    """
+    figure, (axis,) = panels(6.5, 3.4)
+    for (name, curve), colour in zip(curves.items(), itertools.cycle(COLOURS), strict=False):
+        xs = sorted(curve)
+        means = [statistics.fmean(curve[x]) for x in xs]
+        spread = [statistics.stdev(curve[x]) if len(curve[x]) > 1 else 0.0 for x in xs]
+        axis.errorbar(xs, means, yerr=spread, color=colour, lw=1.8, marker="o", ms=4, capsize=3, label=name)
+        if lines and name in lines:
+            axis.axhline(lines[name], color=colour, ls="--", lw=1.2, label=f"{name}, full fine-tuning")
+    log_scale(axis)
+    axis.set(title=title, xlabel=xlabel, ylabel="points")
+    axis.legend()
+    save(figure, path)
+
+
+@style()
+def forgetting(panels_: Mapping[str, Mapping[str, Mapping[int, float]]], arrivals: Sequence[str], path: Path) -> None:
+    """Draw the score of each task after each arrival, a panel for each way; a ring marks the task's own arrival."""
+    figure, axes = panels(4.4, 3.2, 1, len(panels_))
+    ends = [score for tasks in panels_.values() for curve in tasks.values() for score in curve.values()]
+    for axis, (way, tasks) in zip(axes, panels_.items(), strict=True):
+        for (name, curve), colour in zip(tasks.items(), itertools.cycle(COLOURS), strict=False):
+            at = sorted(curve)
+            axis.plot(at, [curve[i] for i in at], color=colour, lw=1.8, marker="o", ms=4, label=_without_source(name))
+            axis.plot(at[:1], [curve[at[0]]], "o", ms=9, mfc="none", mew=1.4, color=colour)
+        axis.set(title=way, ylim=(min(ends) - 4, max(ends) + 4))
+        names = [_without_source(name).replace("_", "\n") for name in arrivals]
+        axis.set_xticks(range(1, len(arrivals) + 1), names, fontsize=7)
+        axis.set_xlabel("after this task was trained")
+    axes[0].set_ylabel("test accuracy, points")
+    axes[-1].legend(loc="upper left", bbox_to_anchor=(1.02, 1))
+    save(figure, path)
+
+
+def _without_source(name: str) -> str:
+    return name.removeprefix("crowdflower_")
+
+
+@style()
+def masks(
+    shares: Mapping[str, Mapping[tuple[str, ...], float]], layers: Sequence[str], kinds: Sequence[str], path: Path
+) -> None:
+    """Draw how often weights are kept by layer and kind, 1 being as often as in a uniform mask; a panel for each mask.
+
+    Twice as often is as dark as half as often; where a layer has no such weights the place stays blank.
+    """
+    across = min(2, len(shares))
+    figure, axes = panels(0.62 * len(kinds), 0.34 * len(layers), -(-len(shares) // across), across)
+    most = max(abs(math.log2(share)) for mask in shares.values() for share in mask.values() if share)
+    for i, (axis, (name, mask)) in enumerate(zip(axes, shares.items(), strict=False)):
+        found = [[mask.get((layer, kind), math.nan) for kind in kinds] for layer in layers]
+        values = [[math.log2(share) if share else -most for share in row] for row in found]
+        texts = [["" if math.isnan(share) else _times(share) for share in row] for row in found]
+        heatmap(axis, values, [] if i % across else layers, [] if i >= across else kinds, texts=texts, most=most)
+        axis.set_title(name)
+    for axis in axes[len(shares) :]:
+        axis.set_visible(False)
+    save(figure, path)
+
+
+def _times(share: float) -> str:
+    return f"{share:.0f}" if share >= 9.95 or not share else f"{share:.1f}"

@@ -1,8 +1,8 @@
 """The cells of an experiment: one line of JSON each in OUT/cells.jsonl, written when the cell is done.
 
-A line has `asked`, all that decides the result (rows, base, method, settings), and `found`. A cell is found again by a
-digest of `asked`, so that it is run again only if something of that has changed. Several processes may work in one
-folder: each takes a cell that no other is running.
+A line has `asked`, all that decides the result (rows, base, method, settings), `found`, and the versions that it was
+found with. A cell is found again by a digest of `asked`, so that it is run again only if something of that has changed.
+Several processes may work in one folder: each takes a cell that no other is running.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from adaptree.errors import AdaptreeError
 from adaptree.models.cache_files import alone
 from adaptree.reports.json_text import json_text
 from adaptree.reports.times import about
+from adaptree.tasks.record import installed
 
 FILE = "cells.jsonl"
 TOKENS_PER_SECOND = 1000.0
@@ -64,6 +65,13 @@ def read(out: Path) -> list[Found]:
     return list(found.values())
 
 
+def alike(cells: Sequence[Found], *names: str) -> list[Found]:
+    """Return the cells that were asked with the same values under these names: those that there are most of."""
+    keys = [digest([cell["asked"].get(name) for name in names]) for cell in cells]
+    most = max(keys, key=keys.count, default="")
+    return [cell for cell, key in zip(cells, keys, strict=True) if key == most]
+
+
 def run(cells: Sequence[Cell], setup: Setup) -> list[Found]:
     """Run the cells that are not done, as far as the budget goes; return the lines of those that are, in order.
 
@@ -87,6 +95,8 @@ def run(cells: Sequence[Cell], setup: Setup) -> list[Found]:
             left = _estimate([each for each in todo[number - 1 :] if each.key not in done], done)
             note(setup.on_event, f"{number}/{len(todo)}  {cell}   about {about(left)} left")
             done[cell.key] = _add(setup.out, cell)
+            if why := done[cell.key].get("error"):
+                note(setup.on_event, f"{cell} failed: {why}")
     done = _by_key(setup.out)
     if missing := [cell for cell in cells if cell.key not in done]:
         text = f"{len(missing):,} of {len(cells):,} cells are open, about {about(_estimate(missing, done))}"
@@ -103,6 +113,7 @@ def _add(out: Path, cell: Cell) -> Found:
     except AdaptreeError as error:
         line["error"] = str(error)
     line |= {"like": cell.like, "tokens": cell.tokens, "wall_seconds": round(time.monotonic() - began, 2)}
+    line["versions"] = installed()
     with writing(out / FILE), (out / FILE).open("a", encoding="utf-8") as file:
         file.write(json_text(line) + "\n")
     return line

@@ -2,7 +2,7 @@
 
 A try is one training with one learning rate (and one number of epochs), seed 0, scored on validation rows. The best
 one of each row of the table, on each task, is trained again with fresh seeds, and only those trainings are scored on
-the test rows. All have the same number of steps.
+the test rows. A row with one candidate is not tried: there is nothing to choose. All have the same number of steps.
 """
 
 from __future__ import annotations
@@ -111,17 +111,26 @@ class Chosen:
     @property
     def scores(self) -> list[float]:
         """The test scores in points."""
-        return [100 * float(cell["found"]["test"][self.metric]) for cell in self.finals]
+        return self.points(self.metric)
+
+    def points(self, metric: str) -> list[float]:
+        """Return the test scores by another metric, in points."""
+        return [100 * float(cell["found"]["test"][metric]) for cell in self.finals]
 
     @property
     def mean(self) -> float:
         return statistics.fmean(self.scores)
 
     @property
+    def trained(self) -> int:
+        """The number of trained parameters."""
+        return int(self.finals[0]["found"]["trained"])
+
+    @property
     def share(self) -> float:
         """Trained parameters, as a share of the base's; 0 for what does not use the base."""
-        found = self.finals[0]["found"]
-        return float(found["trained"] / found["base"]) if found["base"] else 0.0
+        base = self.finals[0]["found"]["base"]
+        return float(self.trained / base) if base else 0.0
 
 
 @dataclass(frozen=True)
@@ -142,19 +151,41 @@ class Sweep:
         for task in select(setup.tasks, self.tasks):
             files = parts(task.corpus, setup.data, setup.out / "rows", recipe.rows, recipe.validation)
             on = _On(task, files, base, recipe)
-            tried = _by_method(ledger.run(list(on.tries(self.rows)), setup))
+            tries = list(on.tries(self.rows))
+            tried = ledger.run(tries, setup) if tries else []
             best = {row.label: on.best(row, tried) for row in self.rows}
             finals = [cell for choice in best.values() if choice for cell in on.finals(choice)]
             scored = ledger.run(finals, setup)
             for label, choice in best.items():
-                if choice and (own := [cell for cell in scored if _is_of(cell, choice) and "found" in cell]):
-                    method, lr, epochs, count = choice
-                    found[label][task.name] = Chosen(method, lr, epochs, count, tuple(own), task.metric)
+                if choice and (chosen := _tested(choice, scored, task)):
+                    found[label][task.name] = chosen
+        return found
+
+    def read(self, out: Path) -> dict[str, dict[str, Chosen]]:
+        """Return the choices that are done by row and task, from the cells alone: no dataset and no base is opened.
+
+        Of cells with several bases or recipes, those that there are most of are read.
+        """
+        found: dict[str, dict[str, Chosen]] = {row.label: {} for row in self.rows}
+        cells = ledger.alike(ledger.read(out), "fingerprint", "batch_size", "max_length")
+        for task, row in itertools.product(self.tasks, self.rows):
+            methods = set(map(full, row.methods))
+            own = [c for c in cells if c["asked"]["task"] == task.name and c["asked"]["method"] in methods]
+            scored = [cell for cell in own if "test" in cell["asked"]["rows"]]
+            tried = [cell for cell in own if cell not in scored] or scored
+            if {cell["asked"]["method"] for cell in tried} != methods:
+                continue
+            best = _best(tried, task)
+            count = len(set(map(_try, tried)))
+            if best and (chosen := _tested((*best, count), scored, task)):
+                found[row.label][task.name] = chosen
         return found
 
 
+Try = tuple[str, float | None, int | None]
+"""A method, its learning rate and its number of epochs."""
 Choice = tuple[str, float | None, int | None, int]
-"""A method, its learning rate and number of epochs, and how many tries it was chosen from."""
+"""The try that was chosen, and from how many."""
 
 
 @dataclass(frozen=True)
@@ -166,12 +197,16 @@ class _On:
     base: Base
     recipe: Recipe
 
-    def tries(self, rows: Sequence[Row]) -> Iterator[Cell]:
-        """Yield a cell for every method with each learning rate and number of epochs."""
+    def candidates(self, row: Row) -> list[Try]:
+        """Return the methods of a row, each with its learning rates and numbers of epochs."""
         count = count_lines(self.files["train"])
-        for method in dict.fromkeys(full(method) for row in rows for method in row.methods):
-            for lr, epochs in self.recipe.tries(method, count):
-                yield self._cell(method, lr, epochs, seed=0, tested=False)
+        return [(method, *each) for method in map(full, row.methods) for each in self.recipe.tries(method, count)]
+
+    def tries(self, rows: Sequence[Row]) -> Iterator[Cell]:
+        """Yield a cell for every candidate of the rows that have something to choose."""
+        several = [found for row in rows if len(found := self.candidates(row)) > 1]
+        for method, lr, epochs in dict.fromkeys(itertools.chain.from_iterable(several)):
+            yield self._cell(method, lr, epochs, seed=0, tested=False)
 
     def finals(self, choice: Choice) -> Iterator[Cell]:
         """Yield the cells of a choice that are tested: fresh seeds; one where nothing is random."""
@@ -180,17 +215,14 @@ class _On:
         for seed in range(1, 2 if fixed else 1 + self.recipe.seeds):
             yield self._cell(method, lr, epochs, seed=seed, tested=True)
 
-    def best(self, row: Row, tried: Mapping[str, Sequence[Found]]) -> Choice | None:
-        """Return the choice of a row on validation; None while tries are missing."""
-        count = count_lines(self.files["train"])
-        cells = [cell for method in map(full, row.methods) for cell in tried.get(method, ())]
-        wanted = sum(len(self.recipe.tries(full(method), count)) for method in row.methods)
-        good = [cell for cell in cells if "found" in cell]
-        if len(cells) < wanted or not good:
-            return None
-        sign = -1 if self.task.metric in metrics.LOWER_IS_BETTER else 1
-        top = max(good, key=lambda cell: sign * float(cell["found"]["validation"][self.task.metric]))["asked"]
-        return top["method"], top["lr"], top["epochs"], wanted
+    def best(self, row: Row, tried: Sequence[Found]) -> Choice | None:
+        """Return the choice of a row: its only candidate, or the best on validation; None while tries are missing."""
+        candidates = self.candidates(row)
+        if len(candidates) == 1:
+            return *candidates[0], 1
+        cells = [cell for cell in tried if _try(cell) in candidates]
+        best = _best(cells, self.task) if len(cells) == len(candidates) else None
+        return (*best, len(cells)) if best else None
 
     def _cell(self, method: str, lr: float | None, epochs: int | None, *, seed: int, tested: bool) -> Cell:
         recipe = self.recipe
@@ -245,16 +277,24 @@ def short(method: str) -> str:
     return method if simple.is_simple(method) else short_spelling(method)
 
 
-def _by_method(cells: Sequence[Found]) -> dict[str, list[Found]]:
-    found: dict[str, list[Found]] = {}
-    for cell in cells:
-        found.setdefault(cell["asked"]["method"], []).append(cell)
-    return found
-
-
-def _is_of(cell: Found, choice: Choice) -> bool:
+def _try(cell: Found) -> Try:
     asked = cell["asked"]
-    return (asked["method"], asked["lr"], asked["epochs"]) == choice[:3]
+    return asked["method"], asked["lr"], asked["epochs"]
+
+
+def _best(tried: Sequence[Found], task: Task) -> Try | None:
+    """Return the try with the best validation score; None if all failed."""
+    good = [cell for cell in tried if "found" in cell]
+    sign = -1 if task.metric in metrics.LOWER_IS_BETTER else 1
+    if not good:
+        return None
+    return _try(max(good, key=lambda cell: sign * float(cell["found"]["validation"][task.metric])))
+
+
+def _tested(choice: Choice, scored: Sequence[Found], task: Task) -> Chosen | None:
+    """Return a choice with its trainings that were tested; None if there are none."""
+    own = tuple(cell for cell in scored if _try(cell) == choice[:3] and "found" in cell)
+    return Chosen(*choice, own, task.metric) if own else None
 
 
 def mean_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
