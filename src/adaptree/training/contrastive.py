@@ -23,8 +23,10 @@ from adaptree.training.precision import computing_in
 TEMPERATURE = 0.05
 BATCH, OF_LABEL = 64, 4
 """Texts in a batch at most; more where that is less than OF_LABEL of each label."""
-STEPS, PASSES = 30, 5
+STEPS, PASSES = 15, 5
 """How many batches are learned from; more where that is less than PASSES over all rows."""
+RATE = 2.0
+"""The learning rate where the user gives none, in units of the method's: there are few steps, each with many pairs."""
 CONTINUED = 3
 """A training that goes on from trained weights, on a few more rows, has a part of the steps: one in so many."""
 MOST_TOKENS = 4096

@@ -195,6 +195,7 @@ def _read(run: Run, source: Any, method: Method, on_event: Listener) -> dict[str
 
 def resolve(run: Run, loaded: Loaded, on_event: Listener = silent) -> Resolved:
     """Load the base, and choose the settings, the kind and the encodings that a run leaves open."""
+    from adaptree.training.contrastive import RATE
     from adaptree.training.fast import preset
     from adaptree.training.multitask import MEAN
 
@@ -213,7 +214,7 @@ def resolve(run: Run, loaded: Loaded, on_event: Listener = silent) -> Resolved:
         note(on_event, f"contrastive training, then a solved head: {why}. Another way: --objective.")
     settings = replace(settings, metric=MEAN if run.joint else metric[0]).resolved(
         rows=rows,
-        lr=method.lr,
+        lr=method.lr * (RATE if objective == CONTRASTIVE else 1),
         limit=base.limit,
         metric=metric[0],
         pooling=kinds.check_pooling(settings.pooling or base.pooling),

@@ -60,7 +60,7 @@ LAST = ("full", "head first")
 """Ways whose cells are run after the others'."""
 FEWEST_NOT_CONTRASTED, FEWEST_NOT_HEAD_FIRST = 512, 128
 """Rows a label from which on a way is not tried: both are for few."""
-PASSES = {"head": 1, SKLEARN: 1, "tfidf": 1, "contrastive": 40}
+PASSES = {"head": 1, SKLEARN: 1, "tfidf": 1, "contrastive": 20}
 """Passes over the rows, roughly, for the estimate of the time."""
 TOKENS_PER_TEXT = 25
 
@@ -104,7 +104,7 @@ def _recipe(way: str) -> dict[str, Any]:
     """Return the numbers of the way's recipe: a cell of another recipe is another cell."""
     if way != "contrastive":
         return {}
-    names = ("TEMPERATURE", "BATCH", "OF_LABEL", "STEPS", "PASSES", "CONTINUED")
+    names = ("TEMPERATURE", "BATCH", "OF_LABEL", "STEPS", "PASSES", "RATE", "CONTINUED")
     return {"recipe": {name.lower(): getattr(contrastive, name) for name in names}}
 
 
