@@ -211,6 +211,8 @@ def ablate(bound: Bound, data: Source, *, out: str | Path | None = None, **optio
     """
     from adaptree.analysis import ablate as analysis
 
+    if out is not None:
+        Path(out).mkdir(parents=True, exist_ok=True)  # a folder that cannot be is known before the work
     found = analysis.ablate(bound, data, **options)
     if out is not None:
         analysis.write(found, out)

@@ -332,10 +332,8 @@ def _command(less: Bound, *, all_layers: bool) -> str:
 
 
 def write(found: Ablation, folder: str | Path) -> list[Path]:
-    """Write figure.png, table.md and ablation.json into a folder, and return their paths."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / name for name in ("figure.png", "table.md", "ablation.json")]
+    """Write figure.png, table.md and ablation.json into a folder that is there, and return their paths."""
+    paths = [Path(folder) / name for name in ("figure.png", "table.md", "ablation.json")]
     heatmap(found, paths[0])
     paths[1].write_text(markdown(found), encoding="utf-8")
     paths[2].write_text(json_text(found.to_dict(), indent=1) + "\n", encoding="utf-8")

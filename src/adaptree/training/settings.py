@@ -67,8 +67,8 @@ class Settings:
     dropout: bool | None = None
     """Keep the base's dropout while training, or not. Default: the method's."""
     adapter_drop: int = 0
-    """In every step leave out the adapters and norms of the lowest n layers, n drawn from 0 to this (AdapterDrop): the
-    task loses less if `drop` removes them later."""
+    """In every step leave out the adapters and norms of the lowest n layers, n drawn from 0 to this (AdapterDrop), so
+    that the task loses less when drop(…) removes them."""
     accumulate: int = 1
     """Compute each batch in this many parts: the same steps in less memory."""
     most_tokens: int | None = None
