@@ -77,7 +77,7 @@ def fit(
 
     cover = (training, validation, *cover)
     trained_by = ContrastiveTrainer if settings.objective == CONTRASTIVE else Trainer
-    trainer = trained_by(base, method, kind, training, validation, settings, folder, cover, start, on_event)
+    trainer = trained_by(base, method, kind, training, validation, settings, folder, cover, on_event, start)
     if trainer.only_head and trainer.solvable:
         with ctrl_c() as pressed:
             return trainer.solve(pressed)
@@ -109,8 +109,8 @@ class Trainer:
         settings: Settings,
         folder: Path | None,
         cover: Sequence[tuple[EncodedDataset, Array]],
-        start: Mapping[str, Tensor] | None,
         on_event: Listener,
+        start: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.base, self.method, self.kind, self.settings = base, method.for_kind(kind.name), kind, settings
         self.device_type = torch.device(base.device).type
