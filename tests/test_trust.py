@@ -117,6 +117,19 @@ def test_a_script_that_nothing_names_is_no_obstacle(folder: Path) -> None:
     load_base(folder)
 
 
+def test_a_list_of_training_data_beside_a_model_is_no_obstacle(folder: Path) -> None:
+    """Models of sentence-transformers have one in data_config.json; what it holds is looked through all the same."""
+    path = folder / "data_config.json"
+    path.write_text('[{"name": "reddit.jsonl.gz", "weight": 50}, {"name": "msmarco.jsonl.gz", "weight": 8}]')
+    assert load_base(folder).width > 0
+    path.write_text('[{"auto_map": {"AutoModel": "evil.Model"}}]')
+    with pytest.raises(BaseError, match="asks for code with 'auto_map'"):
+        load_base(folder)
+    (folder / "config.json").write_text("[]")
+    with pytest.raises(BaseError, match="not an object"):
+        load_base(folder)
+
+
 def test_an_adapter_of_another_library_is_no_base(folder: Path) -> None:
     configure(folder, {"base_model_name_or_path": "evil/repo"}, "adapter_config.json")
     assert "adapter_config.json" in refused(folder)

@@ -9,7 +9,7 @@ whatever version is installed, and older ones than 5.5 are not used.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ def check_folder(folder: Path, *, trust_remote_code: bool = False) -> None:
             hint="Give the folder of the model that it was trained on.",
         )
     _check_index(folder)
-    configs = {path.name: read_config(path) for path in sorted(folder.glob("*config*.json"))}
+    configs = {path.name: _read_json(path) for path in sorted(folder.glob("*config*.json"))}
     for name, config in configs.items():
         for key, value in _settings(config):
             if why := _odd(key, value):
@@ -76,24 +76,30 @@ def check_folder(folder: Path, *, trust_remote_code: bool = False) -> None:
 
 def read_config(path: Path) -> dict[str, Any]:
     """Return a JSON file of a model's folder as a dict; raise BaseError if it cannot be read as one."""
-    where = f"'{path.parent.name}/{path.name}'"
+    config = _read_json(path)
+    if not isinstance(config, dict):
+        raise _unreadable(path, "not an object")
+    return config
+
+
+def _read_json(path: Path) -> Any:
+    """Return what a JSON file of a model's folder holds: others than transformers' own may hold a list."""
     try:
         if path.stat().st_size > LARGEST_CONFIG:
             raise ValueError(f"more than {LARGEST_CONFIG:,} bytes")
-        config = loads(path.read_bytes(), finite=False)
-        if not isinstance(config, dict):
-            raise ValueError("not an object")
+        return loads(path.read_bytes(), finite=False)
     except OSError as error:
         raise BaseError(
             f"'{path.parent.name}' has no {path.name} that can be read: it is not a Hugging Face model.",
             hint="A base is a folder with config.json, model.safetensors and tokenizer.json.",
         ) from error
     except ValueError as error:
-        first = str(error).partition("\n")[0]
-        raise BaseError(
-            f"{where} is no {path.name} that can be read: {first}.", hint="Fetch the model again."
-        ) from error
-    return config
+        raise _unreadable(path, str(error).partition("\n")[0]) from error
+
+
+def _unreadable(path: Path, why: str) -> BaseError:
+    where = f"'{path.parent.name}/{path.name}'"
+    return BaseError(f"{where} is no {path.name} that can be read: {why}.", hint="Fetch the model again.")
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -134,7 +140,7 @@ def _check_index(folder: Path) -> None:
             )
 
 
-def _settings(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _settings(config: Any) -> Iterator[tuple[str, Any]]:
     """Yield every key of a configuration and of those within it, with its value."""
     todo: list[Any] = [config]
     while todo:
