@@ -50,8 +50,9 @@ def demo(
     console.print(
         f"Few labels: with {shown.FEW} rows a label, '{first}' reaches {few.metrics['test']['accuracy']:.3f} "
         f"({low:.3f} - {high:.3f}, {duration(few.seconds)}); with none, its label names alone {result.zero_shot:.3f} "
-        "(predict --labels).\n"
+        "(predict --labels)."
     )
+    console.print()
     for name, bound in result.tasks.items():
         lines = shown.LINES[name]
         emit(
