@@ -195,7 +195,7 @@ def table(out: Path, command: str) -> str:
         "median seconds of a processor, on the tasks that all ways of a line have. Trainings hold a fifth of the rows "
         "out: to choose an epoch, or, contrastive ones, to score and then to learn all rows. SetFit learns all rows; "
         "seconds are of the training alone, without the test rows. scikit-learn is its logistic regression on the "
-        "base's vectors, with the strength cross-validated, as `head` is. "
+        "base's vectors, with the strength cross-validated, as `head` is, but on all rows. "
         f"`train` without options is contrastive up to {FEW} rows a label.",
         "",
         f"| rows a label | tasks | {' | '.join(ways)} |",
