@@ -175,7 +175,6 @@ def test_what_knows_the_labels_is_ahead_of_what_does_not(found: Ranking) -> None
     assert gains["same"].sure == gains["strong"].sure == "clear"
     assert gains["other"].sure in ("unsure", "no")
     assert gains["random"].sure != "clear"  # other features of the same texts may help a little
-    assert gains["random"].gain < gains["same"].gain / 3
     for gain in found.gains:
         assert gain.low < gain.gain < gain.high
         assert gain.rows == 150
