@@ -41,7 +41,7 @@ def _table(title: str, runs: dict[str, Run], aims: dict[str, str]) -> Table:
         unit="s",
         amounts={label: Amount((run,), per_epoch) for label, run in runs.items()},
         aims=aims,
-        note="The same training with Houlsby's bottlenecks. Threads that spin while they wait for each other are what "
-        "OpenMP does where nothing is set; adaptree has them sleep (OMP_WAIT_POLICY=PASSIVE), unless the user says "
-        "otherwise. Busy: as many further processes as cores compute all the time.",
+        note="The same training with Houlsby's bottlenecks. Threads that spin for long while they wait for each other "
+        "are what OpenMP does where nothing is set; adaptree has them sleep on a busy machine and spin shortly on an "
+        "idle one, unless the user says otherwise. Busy: as many further processes as cores compute all the time.",
     )

@@ -24,11 +24,11 @@ def main() -> int:
     parser.add_argument("--spin", action="store_true")
     at = sys.argv.index("--")
     chosen, command = parser.parse_args(sys.argv[1:at]), sys.argv[at + 1 :]
-    environment = dict(os.environ)
+    own = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    environment = {name: value for name, value in os.environ.items() if name not in own}
     if chosen.threads:
         environment["OMP_NUM_THREADS"] = str(chosen.threads)
     if chosen.spin:
-        environment.pop("OMP_WAIT_POLICY", None)
         environment["GOMP_SPINCOUNT"] = SPINS
     work = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(chosen.load)]
     try:
