@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ from tests.compat.forms import FORMS, OPTIONS, write
 
 import adaptree as at
 from adaptree.data.encode import Encoding
+from adaptree.data.split import split
 from adaptree.kinds.classify import Classify
+from adaptree.kinds.reading import open_data
 from adaptree.kinds.regress import Regress
+from adaptree.reports import card
 from adaptree.training import solve
 from adaptree.training.solve import Problem, solve_head
 
@@ -119,3 +123,22 @@ def test_a_solved_head_fits_its_rows_better_than_twenty_epochs_of_steps(
     stepped = at.train(data, **options).task.record
     assert len(stepped.history) > 1
     assert solved >= stepped.metrics["validation"]["accuracy"]
+
+
+def test_a_solved_head_is_scored_on_rows_held_out_and_then_learns_all(base: at.Base, tmp_path: Path) -> None:
+    data = words_csv(tmp_path / "words.csv", 60)
+    with data.open() as file:
+        rows = list(csv.DictReader(file))
+    bound = at.train(data, base=base, name="head", method="head")
+    record = bound.task.record
+    assert record.settings["refitted"]
+    assert "learned all rows" in card.body(record)
+    held = split(open_data(data), seed=0)
+    apart = at.train(
+        [rows[i] for i in held[0]], base=base, name="apart", method="head", validation=[rows[i] for i in held[1]]
+    )
+    assert apart.task.record.metrics == record.metrics  # the score is that of rows it had not seen
+    assert "refitted" not in apart.task.record.settings
+    every = at.train(rows, base=base, name="every", method="head", validation=rows)
+    for name, tensor in every.task.weights.items():
+        torch.testing.assert_close(bound.task.weights[name], tensor, rtol=1e-4, atol=1e-5)

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from adaptree.analysis.experiments.setup import Setup
+from adaptree.analysis.experiments.setup import Setup, made_by
 from adaptree.errors import UsageError, near
 
 ONE_SEED = ("languages", "transfer")
@@ -28,16 +28,25 @@ def about(name: str) -> str:
     return str(_module(name).__doc__).partition("\n")[0]
 
 
-def run(name: str, data: Path, out: Path, **more: Any) -> str:
-    """Run what is missing of an experiment; return its page. `more` are the further fields of `Setup`."""
+def check_name(name: str) -> None:
+    """Raise UsageError, with near names, if there is no such experiment."""
     if name not in NAMES:
         raise UsageError(f"no experiment '{name}'.", hint=near(name, NAMES) or f"There are: {', '.join(NAMES)}.")
+
+
+def run(name: str, data: Path, out: Path, **more: Any) -> str:
+    """Run what is missing of an experiment; return its page. `more` are the further fields of `Setup`."""
+    check_name(name)
     if name in ONE_SEED and more.get("seeds") not in (None, 1):
         raise UsageError(f"the experiment '{name}' has one seed.", hint="Leave out --seeds.")
     if name not in LISTED and (more.get("dry_run") or more.get("budget") is not None):
         raise UsageError(f"the experiment '{name}' has no list of its cells.", hint="Leave out --dry-run and --budget.")
+    if name not in LISTED and more.get("redraw"):
+        raise UsageError(f"the experiment '{name}' draws its page as it runs.", hint="Leave out --redraw.")
     if more.get("paper") and name not in AS_PUBLISHED:
         raise UsageError(f"the experiment '{name}' has one recipe.", hint="Leave out --paper.")
+    if more.get("redraw") and (command := made_by(out)):
+        more["command"] = command
     return str(_module(name).run(Setup(data, out, **more)))
 
 

@@ -56,15 +56,20 @@ Curves = dict[str, dict[int, float]]
 
 def run(setup: Setup) -> str:
     """Run the cells that are missing; return the page. The tasks arrive in the order in which `setup` names them."""
+    found = ledger.alike(ledger.read(setup.out), "tasks", "base") if setup.redraw else _run(setup)
+    check_unchanged(found)
+    return write_page(_page(found, setup), setup.out, setup.command)
+
+
+def _run(setup: Setup) -> list[Found]:
+    """Run the cells that are missing; return all that are done."""
     base = base_of(setup.base, "auto", setup.threads)
     files = {
         corpus.name: parts(corpus, setup.data, setup.out / "rows", ROWS, VALIDATION)
         for corpus in select(setup.tasks, TASKS)
     }
     cells = [_cell(way, seed, files, base) for seed in range(setup.seeds or 1) for way in WAYS]
-    found = ledger.run(cells, setup)
-    check_unchanged(found)
-    return write_page(_page(found, list(files), setup), setup.out, setup.command)
+    return ledger.run(cells, setup)
 
 
 def _cell(way: str, seed: int, files: Files, base: Base) -> Cell:
@@ -154,8 +159,10 @@ def curves(cells: Sequence[Found], way: str) -> Curves:
     return {name: {k: statistics.fmean(scores) for k, scores in curve.items()} for name, curve in found.items()}
 
 
-def _page(cells: Sequence[Found], names: Sequence[str], setup: Setup) -> list[str]:
+def _page(cells: Sequence[Found], setup: Setup) -> list[str]:
     """Return the lines of the page, and draw the figure."""
+    names = cells[0]["asked"]["tasks"] if cells else []
+    seeds = len({cell["asked"]["seed"] for cell in cells})
     by = {way: found for way in WAYS if (found := curves(cells, way))}
     columns: dict[str, dict[str, float]] = {}
     for way, found in by.items():
@@ -165,12 +172,12 @@ def _page(cells: Sequence[Found], names: Sequence[str], setup: Setup) -> list[st
         else:
             columns[way] = {name: _last(curve) for name, curve in found.items()}
     body = [[name, *(f"{column[name]:.1f}" for column in columns.values())] for name in names]
-    means = [f"{statistics.fmean(column[name] for name in names):.1f}" for column in columns.values()]
+    means = [f"{statistics.fmean(column[name] for name in names):.1f}" for column in columns.values() if names]
     lines = [
         "# Tasks one after the other",
         "",
         f"Base: {setup.base}. The tasks arrive in the order of the table; at most {ROWS:,} training rows each, {STEPS} "
-        f"batches of {BATCH}, {setup.seeds or 1} seed(s). Test accuracy in points. Adapters are {WAYS[ADAPTERS]}. The "
+        f"batches of {BATCH}, {seeds} seed(s). Test accuracy in points. Adapters are {WAYS[ADAPTERS]}. The "
         "model that is trained on all tasks at once has a fifth of its training rows held out to choose the epoch.",
         *(["", "After every arrival the logits of all earlier adapters were the same bits."] if ADAPTERS in by else []),
         "",

@@ -57,7 +57,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 SETFIT, SKLEARN = "setfit", "scikit-learn"
 LAST = ("full", "head first")
-"""Ways whose cells are run after the others'."""
+"""Ways whose cells are run after the others' at the sizes that matter most."""
 FEWEST_NOT_CONTRASTED, FEWEST_NOT_HEAD_FIRST = 512, 128
 """Rows a label from which on a way is not tried: both are for few."""
 PASSES = {"head": 1, SKLEARN: 1, "tfidf": 1, "contrastive": 20}
@@ -67,7 +67,8 @@ TOKENS_PER_TEXT = 25
 
 def run(setup: Setup) -> str:
     """Train the cells that are missing; return the page over all that are done."""
-    ledger.run(sorted(_cells(setup), key=_turn), setup)
+    if not setup.redraw:
+        ledger.run(sorted(_cells(setup), key=_turn), setup)
     return table(setup.out, setup.command)
 
 
@@ -96,14 +97,18 @@ def _cells(setup: Setup) -> Iterator[Cell]:
                     yield Cell(asked, partial(_train, base, training, test, number, way), tokens, way)
 
 
-def _turn(cell: Cell) -> tuple[Any, ...]:
-    """Return a cell's place in the order: the sizes that matter most, then sample by sample, the dearest ways last."""
-    size = cell.asked["rows_per_label"]
-    return cell.like in LAST, (*FIRST, None).index(size if size in FIRST else None), cell.asked["sample"]
+def _turn(cell: Cell) -> tuple[float, ...]:
+    """Return a cell's place in the order: the sizes that matter most, sample by sample; then the cheapest first."""
+    size, sample = cell.asked["rows_per_label"], cell.asked["sample"]
+    if size in FIRST and cell.like not in LAST:
+        return 0, FIRST.index(size), sample
+    return 1, cell.tokens * (1 + sample)
 
 
 def _recipe(way: str) -> dict[str, Any]:
     """Return the numbers of the way's recipe: a cell of another recipe is another cell."""
+    if way == "head":
+        return {"recipe": {"learns": "all rows"}}
     if way != "contrastive":
         return {}
     names = ("TEMPERATURE", "BATCH", "OF_LABEL", "STEPS", "PASSES", "RATE", "CONTINUED")
@@ -193,9 +198,9 @@ def table(out: Path, command: str) -> str:
         "",
         f"Test accuracy in points on at most {TEST_ROWS} rows: mean over tasks of the mean over samples, and the "
         "median seconds of a processor, on the tasks that all ways of a line have. Trainings hold a fifth of the rows "
-        "out: to choose an epoch, or, contrastive ones, to score and then to learn all rows. SetFit learns all rows; "
-        "seconds are of the training alone, without the test rows. scikit-learn is its logistic regression on the "
-        "base's vectors, with the strength cross-validated, as `head` is, but on all rows. "
+        "out: to choose an epoch, or, contrastive ones and `head`, to score and then to learn all rows. SetFit learns "
+        "all rows; seconds are of the training alone, without the test rows. scikit-learn is its logistic regression "
+        "on the base's vectors, with the strength cross-validated, as `head` is. "
         f"`train` without options is contrastive up to {FEW} rows a label.",
         "",
         f"| rows a label | tasks | {' | '.join(ways)} |",

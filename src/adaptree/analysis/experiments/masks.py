@@ -47,14 +47,18 @@ OUTSIDE = "embeddings"
 
 def run(setup: Setup) -> str:
     """Run the cells that are missing; return the page over all that are done."""
+    found = ledger.read(setup.out) if setup.redraw else ledger.run(_cells(setup), setup)
+    return write_page(_page(found, setup), setup.out, setup.command)
+
+
+def _cells(setup: Setup) -> list[Cell]:
     base = base_of(setup.base, "auto", setup.threads)
-    cells = [
+    return [
         _cell(corpus.name, method, seed, parts(corpus, setup.data, setup.out / "rows", ROWS, VALIDATION), base)
         for corpus in select(setup.tasks, TASKS)
         for method in METHODS
         for seed in range(setup.seeds or 1)
     ]
-    return write_page(_page(ledger.run(cells, setup), setup), setup.out, setup.command)
 
 
 def _cell(task: str, method: str, seed: int, files: Mapping[str, Path], base: Base) -> Cell:
@@ -123,11 +127,12 @@ def _page(cells: Sequence[Found], setup: Setup) -> list[str]:
     for cell in cells:
         if "found" in cell:
             found.setdefault((cell["asked"]["task"], cell["asked"]["method"].partition("(")[0]), []).append(cell)
+    seeds = len({cell["asked"]["seed"] for cell in cells})
     lines = [
         "# Which weights change",
         "",
         f"Base: {setup.base}. At most {ROWS:,} training rows, {STEPS} batches of {BATCH} in each of two stages, "
-        f"{setup.seeds or 1} seed(s). How often weights are kept, relative to a uniform mask of the same size: 2 is "
+        f"{seeds} seed(s). How often weights are kept, relative to a uniform mask of the same size: 2 is "
         "twice as often.",
         "",
     ]

@@ -48,6 +48,18 @@ Means = dict[float, dict[int, dict[str, float]]]
 
 def run(setup: Setup) -> str:
     """Run the cells that are missing; return the page over all that are done."""
+    found = _read(setup.out) if setup.redraw else _run(setup)
+    return write_page(_page(found, setup), setup.out, setup.command)
+
+
+def _read(out: Path) -> dict[str, Means]:
+    """Return the scores of the cells that are done, by method."""
+    cells = ledger.read(out)
+    return {method: _means([c for c in cells if c["asked"]["method"] == method]) for method in METHODS}
+
+
+def _run(setup: Setup) -> dict[str, Means]:
+    """Run the cells that are missing; return the scores of all that are done, by method."""
     tasks, base = select(setup.tasks, TASKS), base_of(setup.base, "auto", setup.threads)
     files = {
         (corpus.name, size): parts(corpus, setup.data, setup.out / f"rows-{size}", size, VALIDATION)
@@ -64,7 +76,7 @@ def run(setup: Setup) -> str:
             if setup.dry_run or best is None or rates[0] < best < rates[-1] or len(rates) >= MOST:
                 break
             rates = sorted([*rates, _times(best, -1 if best == rates[0] else 1)])
-    return write_page(_page(found, setup), setup.out, setup.command)
+    return found
 
 
 def _times(lr: float, k: int) -> float:

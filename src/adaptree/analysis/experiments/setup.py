@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ class Setup:
     """Minutes, from when this is made, after which no further cell is begun."""
     dry_run: bool = False
     """Only list the cells that would be run."""
+    redraw: bool = False
+    """Only write the page again from the cells that are there: nothing is trained, and no dataset is read."""
     paper: bool = False
     """The paper's own recipe, for a large base and a GPU, in the place of the experiment's."""
     command: str = ""
@@ -38,6 +41,9 @@ class Setup:
     def fits(self, seconds: float) -> bool:
         """Return whether something that takes so long from now on ends within the budget."""
         return self.budget is None or time.monotonic() + seconds <= self.began + 60 * self.budget
+
+
+MADE_BY = re.compile(r"^Made by `(?P<command>.+?)`\.?$", re.MULTILINE)
 
 
 class Named(Protocol):
@@ -55,6 +61,13 @@ def select(names: Sequence[str], items: Sequence[T]) -> list[T]:
         if name not in known:
             raise UsageError(f"no task '{name}' in this experiment.", hint=near(name, known) or ", ".join(known))
     return [known[name] for name in names] if names else list(items)
+
+
+def made_by(out: Path) -> str:
+    """Return the command that the page in a folder says it was made by; '' if there is none."""
+    path = out / "table.md"
+    found = MADE_BY.search(path.read_text()) if path.is_file() else None
+    return found["command"] if found else ""
 
 
 def write_page(lines: Sequence[str], out: Path, command: str) -> str:

@@ -143,6 +143,8 @@ class Sweep:
 
     def run(self, setup: Setup) -> dict[str, dict[str, Chosen]]:
         """Run what is missing, task by task; return the choices that are done by row and task."""
+        if setup.redraw:
+            return self.read(setup.out)
         recipe = PAPER if setup.paper else self.recipe
         if setup.seeds:
             recipe = replace(recipe, seeds=setup.seeds)
