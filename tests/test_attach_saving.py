@@ -58,7 +58,8 @@ def test_a_saved_task_is_only_its_own_weights(kind: Kind, tmp_path: Path) -> Non
     assert task.bytes == sum(p.nbytes for p in tuned.parameters())
     header = 100 * len(task.weights)  # a line for each: much beside weights as tiny as these
     assert (tmp_path / "task" / "task.safetensors").stat().st_size <= task.bytes + header
-    assert sorted(path.name for path in (tmp_path / "task").iterdir()) == ["README.md", "task.json", "task.safetensors"]
+    files = ["README.md", "SHA256SUMS", "task.json", "task.safetensors"]
+    assert sorted(path.name for path in (tmp_path / "task").iterdir()) == files
 
 
 def test_a_saved_task_is_never_overwritten(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ GENERATED = {DOCS / "reference" / "commands.md", DOCS / "reference" / "api.md"}
 """Pages that the site's build writes."""
 RUN, DATA = {"python", "sh"}, {"csv", "jsonl", "text", "toml"}
 FOREIGN = re.compile(r'py title="(adapters|peft|SetFit) \d+\.\d+"')
-LONG = ("ablate", "compare", "composition", "explain")
+LONG = ("ablate", "compare", "composition", "explain", "leave")
 """Pages whose blocks take several seconds, which `make test-all` runs."""
 FENCE = re.compile(r"^([ \t]*)```([^\n`]*)\n(.*?)^\1```[ \t]*$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"`([\w-]+\.(?:csv|jsonl|conll|txt|toml))`")
@@ -107,6 +107,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "test.csv").write_text((tmp_path / "reviews-test.csv").read_text())
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ADAPTREE_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("ADAPTREE_KEYS", str(tmp_path / "keys"))
     return tmp_path
 
 

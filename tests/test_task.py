@@ -176,7 +176,12 @@ def test_saved_and_loaded_is_the_same_to_the_bit(tmp_path: Path) -> None:
         assert loaded.tensors[name].data_ptr() % 64 == 0
     assert set(loaded.weights) == {"0.attention.down", "head.bias"}
     assert task.bytes == 4 * (8 + 2)
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["README.md", "task.json", "task.safetensors"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "README.md",
+        "SHA256SUMS",
+        "task.json",
+        "task.safetensors",
+    ]
     assert saved.record.created.endswith("+00:00")
     assert saved.record.versions["torch"]
     assert repr(task) == "Task(reviews: classify into 2 labels, houlsby(size=2) on minilm, 10 weights, 40 bytes)"

@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what a type checker sees; a method's class that is not named here is `Any` to it, and works as well
     from adaptree.api import ablate as ablate
+    from adaptree.api import attach as attach
     from adaptree.api import check as check
     from adaptree.api import clean as clean
     from adaptree.api import evaluate as evaluate
+    from adaptree.api import stream as stream
     from adaptree.api import train as train
     from adaptree.api import train_jointly as train_jointly
     from adaptree.compose import Expression as Expression
@@ -47,7 +49,6 @@ if TYPE_CHECKING:  # what a type checker sees; a method's class that is not name
     from adaptree.models.bound import Bound as Bound
     from adaptree.models.loading import load_base as load_base
     from adaptree.models.tuned import Tuned as Tuned
-    from adaptree.models.tuned import attach as attach
     from adaptree.models.zero_shot import ZeroShot as ZeroShot
     from adaptree.reports import callbacks as callbacks
     from adaptree.tasks.store import Store as Store
@@ -55,11 +56,26 @@ if TYPE_CHECKING:  # what a type checker sees; a method's class that is not name
 
 __version__ = _version("adaptree")
 
-# torch's threads wait for each other many times in a step. By default they spin meanwhile, which on a machine with
-# other work takes the cores from the very threads they wait for. Asleep they cost nothing on an idle machine. It has to
-# be said before torch is loaded, and a user's own setting wins (`make bench`, the row busy).
-if "GOMP_SPINCOUNT" not in os.environ:
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# torch's threads wait for each other many times in a step. By default they spin for long meanwhile, which on a machine
+# with other work takes the cores from the very threads they wait for: there they sleep instead. On an idle machine
+# sleeping costs a tenth or more, and a short spin less; should it become busy later, that is slower than sleeping, and
+# far from what spinning for long costs. It has to be said before torch is loaded, and a user's own setting wins
+# (`make bench`, the row busy).
+_SHORT_SPIN = "3000"
+
+
+def _busy() -> bool:
+    """Return whether other processes are running just now on more than half of the cores, or nobody knows."""
+    try:
+        with open("/proc/loadavg") as file:
+            running = int(file.read().split()[3].partition("/")[0]) - 1  # without this one
+    except (OSError, ValueError, IndexError):
+        return True
+    return running > (os.cpu_count() or 1) / 2
+
+
+if "GOMP_SPINCOUNT" not in os.environ and "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.update({"OMP_WAIT_POLICY": "PASSIVE"} if _busy() else {"GOMP_SPINCOUNT": _SHORT_SPIN})
 
 # Where the public names are: each is imported when it is first used, so that `import adaptree` is cheap.
 _HOMES = {
@@ -76,7 +92,7 @@ _HOMES = {
     "Tuned": "models.tuned",
     "ZeroShot": "models.zero_shot",
     "ablate": "api",
-    "attach": "models.tuned",
+    "attach": "api",
     "average": "compose",
     "average_outputs": "compose",
     "callbacks": "reports",
@@ -89,6 +105,7 @@ _HOMES = {
     "parallel": "compose",
     "rows": "compose",
     "stack": "compose",
+    "stream": "api",
     "train": "api",
     "train_jointly": "api",
 }

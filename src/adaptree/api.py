@@ -15,8 +15,11 @@ from adaptree.models.evaluate import evaluate, result
 from adaptree.training.predict import predict_lines, predict_rows
 from adaptree.training.run import Run
 from adaptree.training.settings import Settings
+from adaptree.training.stream import stream
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from adaptree.analysis.ablate import Ablation
     from adaptree.analysis.attribution import Explanations
     from adaptree.analysis.clean import Cleaning
@@ -25,14 +28,27 @@ if TYPE_CHECKING:
     from adaptree.analysis.suggest import Suggestion
     from adaptree.compose import Expression
     from adaptree.data.check import Report as DataReport
+    from adaptree.hub.certificate import Change
+    from adaptree.hub.diff import Difference
+    from adaptree.hub.exporting import ExportedModel
+    from adaptree.hub.search import Hit
+    from adaptree.hub.sharing import Exported, Imported
+    from adaptree.hub.site import Site
+    from adaptree.hub.transfer import Copied
+    from adaptree.hub.verify import Verification
+    from adaptree.methods import Method
+    from adaptree.models.architectures import Architecture
     from adaptree.models.base import Base
     from adaptree.models.bound import Bound
+    from adaptree.models.tuned import Tuned
     from adaptree.tasks.store import Store
     from adaptree.tasks.task import Task
 
 __all__ = [
-    "Event", "Listener", "Source", "ablate", "check", "clean", "compare", "compose", "evaluate", "explain", "methods",
-    "predict_lines", "predict_rows", "rebase", "report", "result", "suggest", "train", "train_jointly",
+    "Event", "Listener", "Source", "ablate", "attach", "check", "clean", "compare", "compose", "diff", "evaluate",
+    "explain", "export", "export_model", "import_file", "import_folder", "methods", "predict_lines", "predict_rows",
+    "pull", "push", "rebase", "report", "result", "search", "site", "stream", "suggest", "train", "train_jointly",
+    "verify",
 ]  # fmt: skip
 
 
@@ -122,6 +138,28 @@ _takes_options(train)
 _takes_options(train_jointly)
 
 
+def attach(
+    model: nn.Module,
+    what: Method | str | Task | Path = "houlsby",
+    *,
+    architecture: Architecture | None = None,
+    dropout: bool = False,
+    seed: int = 0,
+) -> Tuned:
+    """Put a task's weights into a Hugging Face model: new ones of a method, or those of a task or of its folder.
+
+    `what` is a method or its spelling ("houlsby:64"), a `Task`, or the folder of a saved one as a path or a string;
+    also a folder that `peft` or `adapters` saved, whose head is that of the model's class. `dropout`: whether the
+    frozen base keeps its dropout in training mode; its head always does.
+    """
+    from adaptree.hub.interop.read import read_for_model, recognise
+    from adaptree.models.tuned import attach as put
+
+    if isinstance(what, str | Path) and recognise(folder := Path(what).expanduser()):
+        what = read_for_model(folder, model, architecture)
+    return put(model, what, architecture=architecture, dropout=dropout, seed=seed)
+
+
 def compose(
     expression: str | Expression,
     *,
@@ -135,6 +173,33 @@ def compose(
     from adaptree.training.composing import compose as keep
 
     return keep(expression, name=name, store=store, data=data, on_event=on_event, **options)
+
+
+def import_folder(
+    folder: str | Path,
+    store: Store,
+    *,
+    base: Base | str | Path = "minilm",
+    name: str | None = None,
+    labels: Sequence[str] | None = None,
+    pair: bool = False,
+    device: str = "auto",
+    threads: int | None = None,
+    **trust: bool,
+) -> Task:
+    """Read a folder that `peft` or `adapters` saved, and keep it as a task (`adaptree.hub.interop.read`).
+
+    `base` is the one that it was trained on. `labels` name the head's outputs, in their order, where the files do not.
+    `pair`: whether it takes two texts. `trust` is trust_remote_code and allow_pickle, for the base.
+    """
+    from adaptree.hub.interop.read import read_foreign
+    from adaptree.models.opening import base_of
+    from adaptree.tasks.runs import remember
+
+    base = base_of(base, device, threads, **trust)
+    kept = store.add(read_foreign(folder, base, name=name, labels=labels, pair=pair))
+    remember(store, base)
+    return kept
 
 
 def rebase(
@@ -151,6 +216,49 @@ def rebase(
     from adaptree.training.rebase import rebase as move
 
     return move(store, reference, base, name, **options)
+
+
+def export(store: Store, references: Sequence[str], file: str | Path, **options: Any) -> Exported:
+    """Write tasks, with the parts that they need, as one file (`adaptree.hub.sharing.export`).
+
+    `options` are everything (all tasks of the store, and no references), versions (all of each), sign, key and force.
+    """
+    from adaptree.hub.sharing import export as write
+
+    return write(store, references, file, **options)
+
+
+def import_file(file: str | Path, store: Store, **options: Any) -> list[Imported]:
+    """Check an exported file and add its tasks to a store (`adaptree.hub.sharing.import_file`).
+
+    `options` are name, base, trust (a key) and dry_run.
+    """
+    from adaptree.hub.sharing import import_file as add
+
+    return add(file, store, **options)
+
+
+def push(references: Sequence[str], to: str | Path, *, store: Store | str | Path, **options: Any) -> list[Copied]:
+    """Copy tasks of a store, with the tasks that they need, to another one; none named: all (`hub.transfer.push`).
+
+    `to` is a folder or a URL. `options` are versions (all of them, not only the newest), tags (also copy tags and
+    notes) and on_event.
+    """
+    from adaptree.hub.transfer import push as send
+
+    return send(references, to, store=store, **options)
+
+
+def pull(
+    source: str | Path, references: Sequence[str] = (), *, store: Store | str | Path, **options: Any
+) -> list[Copied]:
+    """Copy tasks from a folder or URL into a store; none named: all that are there (`hub.transfer.pull`).
+
+    `source` may also end in the task: s3://bucket/prefix/reviews@3. `options` are those of `push`.
+    """
+    from adaptree.hub.transfer import pull as fetch
+
+    return fetch(source, references, store=store, **options)
 
 
 def compare(data: Source, *, methods: Sequence[Any], out: str | Path, **options: Any) -> dict[str, Any]:
@@ -170,11 +278,31 @@ def report(results: str | Path) -> Report:
     return gather(results)
 
 
+def site(store: Store, folder: str | Path, **options: Any) -> Site:
+    """Write a static site of a store into a folder, which opens offline, or update the one that is there.
+
+    `options` are title, url, force and on_event (`adaptree.hub.site.write_site`).
+    """
+    from adaptree.hub.site import write_site
+
+    return write_site(store, folder, **options)
+
+
 def suggest(data: Source, store: Store, base: Base | str | Path = "minilm", **options: Any) -> Suggestion:
     """Return which stored tasks help to learn new data (`adaptree.analysis.suggest.suggest`)."""
     from adaptree.analysis.suggest import suggest as probe
 
     return probe(data, store, base, **options)
+
+
+def search(words: str, store: Store, **options: Any) -> list[Hit]:
+    """Return the stored tasks that match some words, the best first (`adaptree.hub.search.search`).
+
+    `options` are meaning (rank by meaning, with a base's vectors), base and limit.
+    """
+    from adaptree.hub.search import search as find
+
+    return find(words, store, **options)
 
 
 def clean(data: Source, *, out: str | Path | None = None, **options: Any) -> Cleaning:
@@ -217,6 +345,60 @@ def ablate(bound: Bound, data: Source, *, out: str | Path | None = None, **optio
     if out is not None:
         analysis.write(found, out)
     return found
+
+
+def diff(store: Store, a: str, b: str, data: Source | None = None, **options: Any) -> Difference:
+    """Return where two stored versions differ, and with `data` which of its rows they answer differently.
+
+    `options` are text, text_pair, label, encoding, no_header, base, device, threads, … (`adaptree.hub.diff.diff`).
+    """
+    from adaptree.hub.diff import diff as compare_versions
+
+    return compare_versions(store, a, b, data, **options)
+
+
+def verify(
+    store: Store,
+    tasks: Sequence[str] = (),
+    *,
+    probes: bool = False,
+    repair: Store | str | Path | None = None,
+    certificate: str | Path | None = None,
+    against: str | Path | None = None,
+    on_event: Listener = silent,
+    **opening: Any,
+) -> tuple[Verification, list[Change]]:
+    """Check a store's files against their digests; return what was found, and what changed since a certificate.
+
+    `repair` is another store to restore damaged files from. The certificate is written as .json or .html; `against` is
+    one that was written earlier, as .json. `opening` are device, trust_remote_code and allow_pickle, for the bases on
+    which `probes` are computed again (`adaptree.hub.verify.verify`).
+    """
+    from adaptree.hub import certificate as certificates
+    from adaptree.hub.verify import verify as check_store
+    from adaptree.tasks.store import Store
+
+    before = None if against is None else certificates.read(Path(against))
+    peer = repair if repair is None or isinstance(repair, Store) else Store(repair)
+    if certificate is not None:
+        certificates.check_ending(Path(certificate))
+    found = check_store(store, tasks, probes=probes, repair=peer, on_event=on_event, **opening)
+    if certificate is not None:
+        certificates.write(found, Path(certificate))
+    return found, [] if before is None else certificates.changes(before, found)
+
+
+def export_model(
+    bound: Bound, folder: str | Path, *, to: str, int8: bool = False, data: Source | None = None, head: bool = True
+) -> ExportedModel:
+    """Write a task as a model of another library, `to` transformers, onnx, peft or adapters; return what was written.
+
+    The first two run without adaptree. `int8` is for onnx; its change is measured on the labelled rows in `data`, or on
+    the inputs in the task's record. For the last two, `head` says whether the head is written too.
+    """
+    from adaptree.hub.exporting import export_model as write
+
+    return write(bound, folder, to=to, int8=int8, data=data, head=head)
 
 
 def methods(base: Base | str | Path = "minilm") -> list[dict[str, Any]]:

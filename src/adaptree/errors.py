@@ -14,7 +14,11 @@
     ├── TaskNotFound              no such task, or no such version
     ├── TaskCorrupt               a task's files are damaged
     ├── StoreError                the store cannot be read or written
+    │   └── Unreachable           a store behind a URL does not answer, or refuses
+    ├── BundleError               an exported file that cannot be read or trusted
+    ├── InteropError              a task of another library, or one of ours that it has no form for
     └── TrainingError             a run that cannot start, go on, or be resumed
+        ├── CannotResume          its checkpoint is damaged, or of other data or settings
         └── Diverged              its loss is not a number any more
 """
 
@@ -82,7 +86,23 @@ class StoreError(AdaptreeError):
     pass
 
 
+class Unreachable(StoreError):
+    pass
+
+
+class BundleError(AdaptreeError):
+    pass
+
+
+class InteropError(AdaptreeError):
+    pass
+
+
 class TrainingError(AdaptreeError):
+    pass
+
+
+class CannotResume(TrainingError):
     pass
 
 

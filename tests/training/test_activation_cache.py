@@ -68,13 +68,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def trained(base: Base, data: Path, method: str, **settings: Any) -> tuple[dict[str, Tensor], list[str]]:
-    """A task's weights, and what was noted on the way."""
+    """A task's weights, and what was noted on the way; not that a solved head then learns all rows."""
     notes: list[str] = []
     bound = at.train(
         data, base=base, method=method, baselines=False, lr=1e-2, **{"epochs": 2, **settings},
         on_event=lambda event: notes.append(event["text"]) if event["event"] == "note" else None,
     )  # fmt: skip
-    return bound.task.weights, notes
+    return bound.task.weights, [note for note in notes if not note.startswith("the score is known")]
 
 
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:

@@ -15,6 +15,7 @@ from urllib.parse import quote
 from adaptree.analysis.compare.files import read, writing
 from adaptree.analysis.experiments import ledger
 from adaptree.analysis.experiments.claims import SAME, Claim, claims
+from adaptree.analysis.experiments.setup import MADE_BY
 from adaptree.errors import UsageError
 from adaptree.reports import html_page
 from adaptree.reports.markdown import code, plain, table
@@ -22,7 +23,6 @@ from adaptree.tasks.record import installed
 
 TABLE = "table.md"
 TITLE, PAPERS = "Results", "Against the papers"
-MADE_BY = re.compile(r"^Made by `(?P<command>.+?)`\.?$", re.MULTILINE)
 EXPERIMENT = re.compile(r"\badaptree experiment (?P<name>[\w-]+)")
 VERDICTS = {True: "agrees", False: "does not", None: "too little yet"}
 

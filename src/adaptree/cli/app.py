@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -20,9 +19,19 @@ app = typer.Typer(
 )
 
 StoreOption = Annotated[
-    Path | None, typer.Option("--store", help="Where tasks are kept. Default: $ADAPTREE_STORE, else ~/.adaptree.")
+    str | None,
+    typer.Option(
+        "--store", help="Where tasks are kept: a folder, or a URL (s3://…). Default: $ADAPTREE_STORE, else ~/.adaptree."
+    ),
 ]
-NoStore = Annotated[Path | None, typer.Option("--store", hidden=True, help="Every command takes it; not needed here.")]
+NoStore = Annotated[str | None, typer.Option("--store", hidden=True, help="Every command takes it; not needed here.")]
+IndexOption = Annotated[
+    str | None,
+    typer.Option(
+        "--index",
+        help="A database that keeps what is listed: postgresql://… Default: $ADAPTREE_INDEX, else a file in the cache.",
+    ),
+]
 FormatOption = Annotated[Format, typer.Option("--format", help="How results are printed.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes.")]
 Debug = Annotated[bool, typer.Option("--debug", help="On an error, show the traceback.")]
@@ -93,11 +102,20 @@ from adaptree.cli import (  # noqa: E402, F401  # each adds its commands
     evaluate,
     experiment,
     explain,
+    export,
+    import_,
+    keys,
     methods,
     predict,
     rebase,
     report,
+    search,
+    site,
+    stream,
     suggest,
     tasks,
     train,
+    transfer,
+    verify,
+    versions,
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,13 +13,9 @@ def _from_config(context: typer.Context, path: str | None) -> str | None:
     """Read the options that the command line leaves out from a toml file."""
     if path is None:
         return None
-    try:
-        with Path(path).open("rb") as file:
-            content = tomllib.load(file)
-    except OSError as error:
-        raise UsageError(f"'{path}' cannot be read: {error.strerror}.", hint="--config run.toml") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"'{path}' is not toml: {error}.", hint='A line is: name = "value"') from error
+    from adaptree.training.config import read_toml
+
+    content = read_toml(path)
     options = {
         word.lstrip("-"): option
         for option in context.command.params

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -19,7 +18,7 @@ from adaptree.reports.times import duration
 @app.command()
 @options.takes("epochs", "seed", "threads")
 def demo(
-    store: Annotated[Path, typer.Option("--store", help="Where the two tasks are kept.")] = Path("adaptree-demo"),
+    store: Annotated[str, typer.Option("--store", help="Where the two tasks are kept.")] = "adaptree-demo",
     quiet: shared.Quiet = False,
     debug: shared.Debug = False,
     **values: Any,

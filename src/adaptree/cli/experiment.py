@@ -34,6 +34,9 @@ def experiment(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only list the cells that would be run, with an estimate of their time.")
     ] = False,
+    redraw: Annotated[
+        bool, typer.Option("--redraw", help="Only write the page and its figures again, from the cells in the folder.")
+    ] = False,
     paper: Annotated[
         bool,
         typer.Option("--paper", help="The paper's own recipe, for a GPU: all rows, its rates, epochs and seeds."),
@@ -52,16 +55,19 @@ def experiment(
     if name is None:
         emit([{"experiment": known, "about": experiments.about(known)} for known in experiments.NAMES], Format.table)
         return 0
+    experiments.check_name(name)
     where = data or (Path(found) if (found := os.environ.get("ADAPTREE_DATA")) else None)
+    if where is None and redraw:
+        where = Path()  # not read
     if where is None:
         raise UsageError("the folder of the datasets is not given.", hint="--data DIR, or ADAPTREE_DATA")
     place = folder or Path(name)
-    if resume and not place.is_dir():
-        raise UsageError(f"no run was begun in '{place}'.", hint="Leave out --resume, or name its folder: --out DIR")
+    if (resume or redraw) and not place.is_dir():
+        raise UsageError(f"no run was begun in '{place}'.", hint="Name its folder: --out DIR")
     with runs.keeping_cells(place):
         page = experiments.run(
-            name, where, place, tasks=task or (), seeds=seeds, budget=budget, dry_run=dry_run, paper=paper,
-            command=runs.typed_command(),
+            name, where, place, tasks=task or (), seeds=seeds, budget=budget, dry_run=dry_run, redraw=redraw,
+            paper=paper, command=runs.typed_command(),
             on_event=partial(comparison_progress, quiet=quiet), **options.given(values),
         )  # fmt: skip
     if dry_run:

@@ -11,11 +11,12 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from adaptree.training.config import type_of
 from adaptree.training.run import Run
 from adaptree.training.settings import Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-NOT_OPTIONS = ("data", "store", "start", "baselines", "settings")
+NOT_OPTIONS = ("data", "store", "start", "baselines", "stream", "settings")
 """Fields of `Run` that are not options of a command."""
 SETTINGS = tuple(f.name for f in fields(Settings))
 RUN = tuple(f.name for f in fields(Run) if f.name not in NOT_OPTIONS)
@@ -60,7 +61,7 @@ def _option(name: str, required: bool, help: str | None) -> inspect.Parameter:
     """Return the parameter that typer makes an option of."""
     spec = Settings if name in SETTINGS else Run
     field = next(f for f in fields(spec) if f.name == name)
-    kind = _type(str(field.type))
+    kind = type_of(str(field.type))
     if help is None:
         help = docstrings(spec).get(name, "")
         if kind is not bool and field.default not in (None, MISSING) and not required:
@@ -74,12 +75,6 @@ def _option(name: str, required: bool, help: str | None) -> inspect.Parameter:
     annotation: Any = Annotated[bool, option] if name in FLAGS else Annotated[kind | None, option]
     default = False if name in FLAGS else None
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
-
-
-def _type(annotation: str) -> type:
-    """Return the type of an option's value: bool, int or float where the annotation names it, else str."""
-    words = {word.strip() for word in annotation.split("|")}
-    return next((kind for kind in (bool, int, float) if kind.__name__ in words), str)
 
 
 @cache

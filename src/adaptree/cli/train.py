@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -13,9 +13,6 @@ from adaptree.cli.app import app
 from adaptree.cli.config import Config
 from adaptree.cli.show import Format, Progress, emit, emit_one, say
 from adaptree.errors import UsageError
-
-if TYPE_CHECKING:
-    from adaptree.methods import Method
 
 
 @app.command()
@@ -50,11 +47,10 @@ def train(
     from adaptree.reports import callbacks
     from adaptree.tasks.store import Store
     from adaptree.training import distributed
+    from adaptree.training.config import with_size
     from adaptree.training.run import checkpoint_folder
 
-    wanted = {**options.given(values), "store": Store(store)}
-    if size is not None or layers is not None:
-        wanted["method"] = _method(wanted.get("method", "houlsby"), size, layers)
+    wanted = with_size({**options.given(values), "store": Store(store)}, size, layers)
     name, joint = wanted["name"], wanted.pop("joint", False)
     if not joint and (len(data) > 1 or "temperature" in wanted):
         what = "the temperature is" if "temperature" in wanted else f"{len(data)} files are"
@@ -86,16 +82,3 @@ def train(
     if not code and not quiet and form is Format.table:
         say(f'adaptree predict {results[0]["task"]} "…"      adaptree show {results[0]["task"]}')
     return code
-
-
-def _method(spelling: str, size: int | None, layers: str | None) -> Method:
-    """Return the method with --size and --layers put into it."""
-    from adaptree.methods import parse
-
-    if spelling.strip().startswith("fuse("):
-        raise UsageError("--size and --layers are of one method: what is fused has them.", hint="Leave them out.")
-    method = parse(spelling)
-    changes: dict[str, Any] = {} if layers is None else {"layers": layers}
-    if size is not None:
-        changes[method.main] = size
-    return parse(method, **changes)

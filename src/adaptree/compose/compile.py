@@ -11,6 +11,7 @@ from adaptree.compose.blocks import USE_PARALLEL, Dropped, MeanOfOutputs, MeanOf
 from adaptree.compose.expression import Average, AverageOutputs, Drop, Expression, Fuse, Name, Stack, parse
 from adaptree.compose.merge import Parts
 from adaptree.errors import CompositionError, TaskCorrupt, TaskNotFound, near
+from adaptree.kinds.kind import DENSE
 from adaptree.methods import Method, Params
 from adaptree.methods import parse as parse_method
 from adaptree.tasks.record import FUSES, ON
@@ -174,7 +175,7 @@ class _Compiler:
         inside = [self.read(part, bare) for part in expression.parts]
         first = _check_alike(expression, inside, bare)
         kind = kinds.find(first.task.record.kind) if first.task is not None else None
-        if kind is not None and not kind.linear_head:
+        if kind is not None and not (kind.linear_head and not any(f"{DENSE}.weight" in each.v for each in inside)):
             raise CompositionError(f"{expression!r}: the head of {kind.name} is no linear map, and has no mean.")
         for method, _ in (part for each in inside for part in each.parts):
             if method.standalone:
@@ -256,7 +257,8 @@ def _scaled(head: dict[str, Tensor], task: Task | None, like: Task | None) -> di
     if mean.equal(wanted) and std.equal(unit):
         return head
     weight, bias = head["head.weight"], head["head.bias"]
-    return {"head.weight": weight * (std / unit)[:, None], "head.bias": (bias * std + mean - wanted) / unit}
+    scaled = {"head.weight": weight * (std / unit)[:, None], "head.bias": (bias * std + mean - wanted) / unit}
+    return head | scaled
 
 
 def _mean(of: Sequence[Params], shares: tuple[float, ...]) -> dict[str, Tensor] | None:

@@ -1,6 +1,6 @@
 """The algebra as a value: text, Python and JSON are three spellings of one thing.
 
-    ner                                     a task; ner@3 is a version of it
+    ner                                     a task; ner@3 is a version of it, ner@stable a tagged one
     stack(lang/qu, ner)                     one on top of the other; the last one predicts
     average(a, b, weights=[0.25, 0.75])     one task whose weights are the mean of theirs
     average_outputs(a, b)                   both run; at each site, and from the heads, the mean of what they give
@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 from adaptree.compose.parser import read
 from adaptree.errors import CompositionError, near
 from adaptree.methods.method import ALIASES
-from adaptree.tasks.names import parse_reference
+from adaptree.tasks.names import check_reference
 
 DEEPEST = 50
 """How deep blocks may be nested."""
@@ -96,12 +96,12 @@ class Expression:
 
 @dataclass(frozen=True, repr=False)
 class Name(Expression):
-    """A task in a store: name or name@version."""
+    """A task in a store: name, name@version or name@tag."""
 
     reference: str
 
     def __post_init__(self) -> None:
-        parse_reference(self.reference)
+        check_reference(self.reference)
 
     @property
     def names(self) -> tuple[str, ...]:

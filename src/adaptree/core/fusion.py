@@ -4,7 +4,8 @@
     o = Σ s_n (z_n V)
 
 This is the paper's form: z_n is adapter n's whole output, and o takes its place. The form of the adapters library
-attends over branches without their skip, adds the residual to o afterwards, and has biases in Q and K.
+attends over branches without their skip, adds the residual to o afterwards, and has biases in Q and K
+(methods/adapterhub.py). A bias in K adds the same to every adapter's score, which softmax does not see.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ def weights(h: Tensor, z: Tensor, p: Mapping[str, Tensor], counts: Sequence[int]
     (h Q) · (z_n K) is computed as (h Q Kᵀ) · z_n, once for all n. An adapter that is there c times has c e^s of the
     softmax's sum, which is e^(s + log c).
     """
-    scores = torch.einsum("...d,n...d->...n", h @ p["query"] @ p["key"].T, z)
+    query = h @ p["query"]
+    if "query_bias" in p:
+        query = query + p["query_bias"]
+    scores = torch.einsum("...d,n...d->...n", query @ p["key"].T, z)
     if any(count != 1 for count in counts):
         scores = scores + torch.tensor(counts, dtype=scores.dtype, device=scores.device).log()
     return scores.softmax(-1)

@@ -213,6 +213,14 @@ class Encoder:
         whole = np.concatenate([*parts, _special(frame.after)])
         return whole if len(whole) else _special((self.pad_id,))
 
+    def tokenizer(self) -> Tokenizer:
+        """Return a copy of the tokenizer, without truncation and padding."""
+        from tokenizers import Tokenizer
+
+        with self._setting:
+            self._tokenizer.no_truncation()
+            return Tokenizer.from_str(self._tokenizer.to_str())
+
     @property
     def vocabulary(self) -> int:
         return int(self._tokenizer.get_vocab_size())

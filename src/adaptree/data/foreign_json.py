@@ -7,6 +7,7 @@ import math
 import types
 import typing
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 MOST_NESTED = 64
@@ -43,22 +44,31 @@ def has_type(value: Any, hint: Any) -> bool:
     """
     if hint is Any:
         return True
+    if hint is str:
+        return isinstance(value, str)
     if hint is None or hint is type(None):
         return value is None
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
-    inside = typing.get_args(hint)
-    origin = typing.get_origin(hint) or hint
+    origin, inside = _parts(hint)
     if origin in (types.UnionType, typing.Union):
         return any(has_type(value, part) for part in inside)
     if origin is dict:
         key, of = inside or (str, Any)
-        return isinstance(value, dict) and all(has_type(k, key) and has_type(v, of) for k, v in value.items())
+        if not isinstance(value, dict) or not all(has_type(k, key) for k in value):
+            return False
+        return of is Any or all(has_type(v, of) for v in value.values())
     if origin in (list, tuple):
         return isinstance(value, list | tuple) and all(has_type(item, inside[0] if inside else Any) for item in value)
     return isinstance(value, origin) if isinstance(origin, type) else True
+
+
+@cache
+def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return what a type annotation is, and what it is of: list[int] is list, of int."""
+    return typing.get_origin(hint) or hint, typing.get_args(hint)
 
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

@@ -18,8 +18,18 @@ PARTS = (".train", ".valid", ".test")
 def stem(source: object) -> str:
     """Return a name for a task of this file: the file's name without endings, in a-z, 0-9, '_' and '-'."""
     path, sheet = split_sheet(Path(os.fspath(source)) if isinstance(source, str | os.PathLike) else Path("data"))
+    whole = without_endings(path).name
+    return as_name(f"{whole}-{sheet}" if sheet else whole)
+
+
+def without_endings(path: Path) -> Path:
+    """Return the path without the endings that only say how the file is written: reviews for reviews.csv.gz."""
     while path.suffix.lower() in (*FORMATS, *UNPACK) and path.suffix.lower() not in PARTS:
         path = path.with_suffix("")
-    whole = f"{path.name}-{sheet}" if sheet else path.name
-    plain = unicodedata.normalize("NFKD", whole).encode("ascii", "ignore").decode().lower()
+    return path
+
+
+def as_name(words: str) -> str:
+    """Return any words in a-z, 0-9, '_' and '-'."""
+    plain = unicodedata.normalize("NFKD", words).encode("ascii", "ignore").decode().lower()
     return re.sub(r"[^a-z0-9_]+", "-", plain).lstrip("_-")[:LONGEST].rstrip("-") or "data"

@@ -13,7 +13,7 @@ from adaptree.data.target_column import TargetColumn
 from adaptree.errors import UsageError
 from adaptree.kinds import calibration, findings, metrics, windows
 from adaptree.kinds.findings import Evaluated, Section
-from adaptree.kinds.kind import Aim, Example, Out, Prediction, as_tensor, find_label, log_odds, texts_of
+from adaptree.kinds.kind import Aim, Example, Out, Prediction, as_tensor, find_label, hidden_problem, log_odds, texts_of
 from adaptree.kinds.windows import Windowed
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ class Classify(Windowed):
     """Whether a long text is read whole, in windows whose votes are pooled, and not cut."""
     temperature: float = 1.0
     """What the votes are divided by before they become probabilities (`calibration`)."""
+    hidden: str = ""
+    """The activation of a hidden layer in the head, as tasks of other libraries have it; '' for none."""
 
     def __post_init__(self) -> None:
         calibration.check(self.temperature)
@@ -62,6 +64,9 @@ class Classify(Windowed):
     @property
     def width(self) -> int:
         return len(self.labels)
+
+    def problem(self) -> str:
+        return hidden_problem(self.hidden)
 
     def _votes(self, out: Out, examples: Sequence[Example]) -> Tensor:
         return windows.votes(out, examples) if self.windows else out
@@ -139,7 +144,7 @@ class Classify(Windowed):
         return len(self.labels) + bool(len(targets) and np.max(targets) >= len(self.labels))
 
     def extra(self) -> dict[str, Any]:
-        whole = {"windows": True} if self.windows else {}
+        whole = ({"windows": True} if self.windows else {}) | ({"hidden": self.hidden} if self.hidden else {})
         return whole | ({"temperature": self.temperature} if self.temperature != 1.0 else {})
 
     @classmethod

@@ -37,6 +37,9 @@ POOLINGS = ("mean", "first", "last")
 MOST_ROWS = 8
 """The most rows of one input that a training step computes."""
 
+DENSE = "head.dense"
+"""The hidden layer of a head that has one, as those of other libraries do; a field `hidden` names its activation."""
+
 Example = list[Encoding]
 Out = Any
 """The head's output by row: a tensor (rows, width), or for heads that read tokens a list of (tokens, width)."""
@@ -193,7 +196,14 @@ class Kind(ABC):
 
         from adaptree.core.bottleneck import truncated_normal
 
-        return {"head.weight": truncated_normal((self.width, d), 0.02, generator), "head.bias": torch.zeros(self.width)}
+        inner: dict[str, Tensor] = {}
+        if getattr(self, "hidden", ""):
+            inner = {f"{DENSE}.weight": truncated_normal((d, d), 0.02, generator), f"{DENSE}.bias": torch.zeros(d)}
+        outer = {
+            "head.weight": truncated_normal((self.width, d), 0.02, generator),
+            "head.bias": torch.zeros(self.width),
+        }
+        return inner | outer
 
     def shapes(self, d: int) -> Shapes:
         """Return the shapes of a trained head: those of the initial one."""
@@ -201,7 +211,10 @@ class Kind(ABC):
             return shapes_of(lambda generator: self.init(d, generator))
         import torch
 
-        return {"head.weight": ((self.width, d), torch.float32), "head.bias": ((self.width,), torch.float32)}
+        sizes: dict[str, tuple[int, ...]] = {"head.weight": (self.width, d), "head.bias": (self.width,)}
+        if getattr(self, "hidden", ""):
+            sizes |= {f"{DENSE}.weight": (d, d), f"{DENSE}.bias": (d,)}
+        return {name: (shape, torch.float32) for name, shape in sizes.items()}
 
     def problem(self) -> str:
         """Return what is wrong with the values that a stored task gave to its fields, in words; '' if they can be."""
@@ -224,10 +237,18 @@ class Kind(ABC):
     ) -> Out:
         """Return the head's output by row for last hidden states (B, T, d); `embeddings` are the base's for words."""
         if not self.reads_tokens:
-            return linear(pool(hidden, mask, pooling), v).float()
+            return linear(self._inner(pool(hidden, mask, pooling), v), v).float()
         B, T, d = hidden.shape
         out = linear(hidden.reshape(B * T, d), v).float().view(B, T, -1)
         return [out[i, : len(row.ids)] for i, row in enumerate(rows)]
+
+    def _inner(self, x: Tensor, v: Params) -> Tensor:
+        """Return what the head's last map reads: the pooled vector, or a hidden layer of it where the head has one."""
+        if not (name := getattr(self, "hidden", "")):
+            return x
+        from adaptree.core.bottleneck import ACTIVATIONS
+
+        return ACTIVATIONS[name](linear(x, v, DENSE))
 
     @abstractmethod
     def loss(self, out: Out, examples: Sequence[Example], targets: Targets, weights: Tensor | None = None) -> Tensor:
@@ -412,13 +433,20 @@ def pool(hidden: Tensor, mask: Tensor, how: str) -> Tensor:
     return hidden[torch.arange(len(mask), device=mask.device), at]
 
 
-def linear(x: Tensor, v: Params) -> Tensor:
+def linear(x: Tensor, v: Params, name: str = "head") -> Tensor:
     """(N, d) -> (N, width), row by row: the bits of one product over all rows depend on how many there are."""
     import torch
 
-    w, b = v["head.weight"], v["head.bias"]
+    w, b = v[f"{name}.weight"], v[f"{name}.bias"]
     N = len(x)
     return torch.baddbmm(b.expand(N, 1, -1), x.unsqueeze(1), w.t().expand(N, -1, -1)).squeeze(1)
+
+
+def hidden_problem(activation: str) -> str:
+    """Return what is wrong with the activation of a head's hidden layer, in words; '' if nothing is."""
+    from adaptree.core.bottleneck import ACTIVATIONS
+
+    return "" if activation in ("", *ACTIVATIONS) else f"no activation {activation!r:.40} is known"
 
 
 def log_odds(logits: Tensor, at: int) -> Tensor:

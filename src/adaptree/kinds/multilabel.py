@@ -14,7 +14,7 @@ from adaptree.data.form import Form, Row, TextForm
 from adaptree.errors import DataError, TaskCorrupt
 from adaptree.kinds import bootstrap, calibration, findings
 from adaptree.kinds.findings import Evaluated, Section
-from adaptree.kinds.kind import Aim, Example, Kind, Out, find_label, texts_of
+from adaptree.kinds.kind import Aim, Example, Kind, Out, find_label, hidden_problem, texts_of
 from adaptree.kinds.metrics import macro_f1, ratio
 
 if TYPE_CHECKING:
@@ -159,6 +159,8 @@ class Multilabel(Kind):
     """The same for each label; () where `threshold` is for all."""
     temperature: float = 1.0
     """What the outputs are divided by before they become probabilities (`calibration`)."""
+    hidden: str = ""
+    """The activation of a hidden layer in the head, as tasks of other libraries have it; '' for none."""
 
     def __post_init__(self) -> None:
         calibration.check(self.temperature)
@@ -172,7 +174,9 @@ class Multilabel(Kind):
         return len(self.labels)
 
     def problem(self) -> str:
-        return "" if 0 <= self.threshold <= 1 else f"a threshold of {self.threshold:g} is no probability"
+        if not 0 <= self.threshold <= 1:
+            return f"a threshold of {self.threshold:g} is no probability"
+        return hidden_problem(self.hidden)
 
     def loss(self, out: Out, examples: Sequence[Example], targets: Any, weights: Tensor | None = None) -> Tensor:
         import torch
@@ -214,7 +218,8 @@ class Multilabel(Kind):
     def extra(self) -> dict[str, Any]:
         own = {"thresholds": list(self.thresholds)} if self.thresholds else {}
         heat = {"temperature": self.temperature} if self.temperature != 1.0 else {}
-        return {"threshold": self.threshold, **own, **heat}
+        inner = {"hidden": self.hidden} if self.hidden else {}
+        return {"threshold": self.threshold, **own, **heat, **inner}
 
     @classmethod
     def scale(cls, record: Record) -> tuple[list[float], list[float]] | None:

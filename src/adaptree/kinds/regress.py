@@ -14,7 +14,7 @@ from adaptree.errors import UsageError
 from adaptree.kinds import findings, metrics, windows
 from adaptree.kinds.classify import MOST_NUMERIC_LABELS
 from adaptree.kinds.findings import Evaluated, Section
-from adaptree.kinds.kind import Aim, Example, Out, Prediction, as_tensor, texts_of
+from adaptree.kinds.kind import Aim, Example, Out, Prediction, as_tensor, hidden_problem, texts_of
 from adaptree.kinds.windows import Windowed
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ class Regress(Windowed):
     std: float
     windows: bool = False
     """Whether a long text is read whole, in windows of which the mean counts, and not cut."""
+    hidden: str = ""
+    """The activation of a hidden layer in the head, as tasks of other libraries have it; '' for none."""
 
     @staticmethod
     def takes(column: TargetColumn) -> str | None:
@@ -77,7 +79,9 @@ class Regress(Windowed):
         return 1
 
     def problem(self) -> str:
-        return "" if self.std > 0 else f"a standard deviation of {self.std:g} is not above 0"
+        if self.std <= 0:
+            return f"a standard deviation of {self.std:g} is not above 0"
+        return hidden_problem(self.hidden)
 
     def _means(self, out: Out, examples: Sequence[Example]) -> Tensor:
         return windows.means(out, examples) if self.windows else out
@@ -120,7 +124,8 @@ class Regress(Windowed):
         return metrics.regression_intervals(targets, answers)
 
     def extra(self) -> dict[str, Any]:
-        return {"mean": self.mean, "std": self.std} | ({"windows": True} if self.windows else {})
+        whole = ({"windows": True} if self.windows else {}) | ({"hidden": self.hidden} if self.hidden else {})
+        return {"mean": self.mean, "std": self.std} | whole
 
     def no_prediction(self) -> NoNumber:
         return NoNumber()

@@ -67,6 +67,9 @@ class Fusion(Method):
         for method, _ in parts:
             if why := unfit(method):
                 raise MethodError(f"fusion: {why}.")
+        return self._fusing(parts)
+
+    def _fusing(self, parts: Sequence[tuple[Method, Params]]) -> Fusion:
         return self._with(_parts=tuple(parts), _same=tuple(_first_equal(parts)))
 
     def watched(self, watch: Watch) -> Fusion:
@@ -110,7 +113,8 @@ class Fusion(Method):
         plan: dict[str, Entry] = {}
         for site in self._sites(sites):
             p = part(v, site.name)
-            path = site.path if site.path in plans[0] else str(site.closing)
+            places = (site.path, str(site.closing), sites.layers[site.layer])
+            path = next(place for place in places if place in plans[0])
             steps: list[Any] = [plans[i][path] for i in self._distinct]
             put = self._beside if isinstance(steps[0], BeforeNorm) else self._after
             plan[path] = put(site.layer, steps, p)
@@ -120,6 +124,17 @@ class Fusion(Method):
     def _distinct(self) -> list[int]:
         """The adapters that are computed: the first of equal ones."""
         return sorted(set(self._same))
+
+    @property
+    def adapters(self) -> list[tuple[Method, Params]]:
+        """The distinct adapters, with their weights."""
+        return [self._parts[i] for i in self._distinct]
+
+    @property
+    def counts(self) -> list[int]:
+        """How often each distinct adapter is there."""
+        there = [same for i, same in enumerate(self._same) if i not in self._without]
+        return [there.count(i) for i in self._distinct]
 
     def _beside(self, layer: int, steps: Sequence[BeforeNorm], p: Mapping[str, Tensor]) -> BeforeNorm:
         def change(r: Tensor, h: Tensor) -> Tensor:
@@ -136,8 +151,7 @@ class Fusion(Method):
         from adaptree.core import fusion
 
         z = torch.stack(list(outputs))
-        there = [same for i, same in enumerate(self._same) if i not in self._without]
-        counts = [there.count(i) for i in self._distinct]
+        counts = self.counts
         s = fusion.weights(h, z, p, counts)
         for watch in self._watches:
             watch(layer, self._each(s, counts))

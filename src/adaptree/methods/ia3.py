@@ -30,6 +30,8 @@ class Ia3(Method):
     choose: ClassVar[str] = "For the fewest weights: a few examples, or thousands of tasks."
     lr: ClassVar[float] = 1e-2
     training_only: ClassVar[tuple[str, ...]] = ("scale_init",)
+    feedforward: ClassVar[str] = "down"
+    """Which map of the feed-forward part: `down`, whose input is scaled, or `up`, whose output is."""
 
     scale_init: float = 1.0
     """Initial value of every scale; 1 is exactly the base."""
@@ -43,15 +45,16 @@ class Ia3(Method):
         return False
 
     def _linears(self, sites: Sites) -> dict[str, list[Linear]]:
-        """Return the maps it acts at, by role: key and value, or qkv; and down."""
-        found: dict[str, list[Linear]] = {"key": [], "value": [], "qkv": [], "down": []}
+        """Return the maps it acts at, by role: key and value, or qkv; and that of the feed-forward part."""
+        found: dict[str, list[Linear]] = {"key": [], "value": [], "qkv": [], self.feedforward: []}
         for linear in sites.linears:
             if (role := linear.role.removeprefix("cross_")) in found:
                 found[role].append(linear)
         kind = sites.architecture
-        if not found["down"] or not (found["qkv"] or (found["key"] and found["value"])):
+        if not found[self.feedforward] or not (found["qkv"] or (found["key"] and found["value"])):
             raise MethodError(
-                f"ia3: no key, value and down maps are known for '{kind}'.", hint="Name them in its row, as linears."
+                f"ia3: no key, value and {self.feedforward} maps are known for '{kind}'.",
+                hint="Name them in its row, as linears.",
             )
         if found["qkv"] and kind not in THREE_BLOCKS:
             why = (
@@ -71,7 +74,8 @@ class Ia3(Method):
         widths = {f"{linear.name}.scale": linear.outputs for linear in (*at["key"], *at["value"])}
         for linear in at["qkv"]:
             widths |= {f"{linear.layer}.{role}.scale": linear.outputs // 3 for role in ("key", "value")}
-        return widths | {f"{linear.name}.scale": linear.inputs for linear in at["down"]}
+        inner = "inputs" if self.feedforward == "down" else "outputs"
+        return widths | {f"{linear.name}.scale": getattr(linear, inner) for linear in at[self.feedforward]}
 
     def init(self, sites: Sites, model: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
         import torch
@@ -86,7 +90,10 @@ class Ia3(Method):
         }
         for linear in at["qkv"]:
             plan[linear.path] = _fused(v[f"{linear.layer}.key.scale"], v[f"{linear.layer}.value.scale"])
-        return plan | {linear.path: _input(v[f"{linear.name}.scale"]) for linear in at["down"]}
+        for linear in at[self.feedforward]:
+            scale = v[f"{linear.name}.scale"]
+            plan[linear.path] = _input(scale) if self.feedforward == "down" else self._output(linear.path, scale)
+        return plan
 
     def _output(self, path: str, scale: Tensor) -> Action:
         def action(module: nn.Module, args: tuple[Any, ...], y: Tensor) -> Tensor:

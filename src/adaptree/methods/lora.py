@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from adaptree.models.sites import Linear, Sites
 
 ROLES = ("query", "key", "value", "output", "gate", "up", "down")
+CROSS = tuple(f"cross_{role}" for role in ROLES[:4])
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -39,7 +40,9 @@ class Lora(Method):
     dropout: float = 0.0
     """Part of the map's input that is dropped on the way to A while training."""
     targets: str = "query+value"
-    """Which maps of a layer: query, key, value, output, gate, up, down, joined by +; or all."""
+    """Which maps of a layer: query, key, value, output, gate, up, down, joined by +; or all.
+
+    Those of cross attention have cross_ in front."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,7 +54,7 @@ class Lora(Method):
         if not isinstance(self.targets, str):
             raise MethodError(f"lora: targets={self.targets!r} cannot be read.", hint="Write query+value, or all.")
         for word in self._words():
-            if word not in (*ROLES, "all") or (word == "all" and self.targets.strip() != "all"):
+            if word not in (*ROLES, *CROSS, "all") or (word == "all" and self.targets.strip() != "all"):
                 raise MethodError(
                     f"lora: targets='{self.targets}' names no linear map with '{word}'.",
                     hint=near(word, ROLES) or f"There are: {', '.join(ROLES)}, joined by +; or all.",

@@ -39,7 +39,7 @@ a plan is one such step, or several in their order.
 METHODS: dict[str, type[Method]] = {}
 """The methods that can be trained by their name."""
 COMPOSED: dict[str, type[Method]] = {}
-"""Methods made of other tasks: a record names them, but `--method` does not take them."""
+"""Methods of other tasks' adapters, or of another library: a record names them, but `--method` does not take them."""
 ALIASES: dict[str, str] = {}
 """Earlier names of methods, which are still read, with the names that are written now."""
 
@@ -117,7 +117,7 @@ class Method:
     dynamic: ClassVar[bool] = False
     """Whether `weights` computes new tensors from v, so that it is called before every forward pass."""
     alone: ClassVar[bool] = True
-    """Whether it can be trained by its name alone; a fusion of other tasks' adapters cannot."""
+    """Whether `--method` trains it by its name: not a fusion of other tasks' adapters, nor another library's form."""
     adds: ClassVar[bool] = False
     """Whether `weights` adds to the tensors in `frozen`, so that two such methods add up."""
     by_layer: ClassVar[bool] = True

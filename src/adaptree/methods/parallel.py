@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from adaptree.models.sites import Linear, Site, Sites
+    from adaptree.models.sites import Linear, Norm, Site, Sites
 
 # The linear maps that read a sublayer's input, and nothing else: DeBERTa v2's query and key read its positions too.
 ENTRANCES: Mapping[str, tuple[str, ...]] = {"attention": ("value", "qkv"), "feedforward": ("up",)}
@@ -62,11 +62,11 @@ class Beside(Bottleneck):
 
         return bottleneck.beside(y, x, p, self.activation)
 
-    def _entrances(self, sites: Sites) -> list[tuple[Site, Linear]]:
-        """Return each site with the linear map that its sublayer begins with."""
+    def _entrances(self, sites: Sites) -> list[tuple[Site, Linear | Norm]]:
+        """Return each site with the module that reads what its adapter reads: the sublayer's first linear map."""
         return [(site, self._entrance(sites, site)) for site in self._sites(sites)]
 
-    def _entrance(self, sites: Sites, site: Site) -> Linear:
+    def _entrance(self, sites: Sites, site: Site) -> Linear | Norm:
         if site.role == "cross":
             raise MethodError(
                 f"{self.name}: layer {site.layer} of '{sites.architecture}' has cross attention, which reads two "

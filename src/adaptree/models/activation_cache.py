@@ -30,7 +30,6 @@ from adaptree.data.encode import Encoding
 from adaptree.errors import TrainingError
 from adaptree.methods import Method
 from adaptree.methods.layers import top_layers
-from adaptree.models import cache_folder
 from adaptree.models.base import Base
 from adaptree.models.cache_files import (
     FOLDER,
@@ -45,6 +44,7 @@ from adaptree.models.cache_files import (
 )
 from adaptree.models.hooks import HookedModel
 from adaptree.models.restart import CannotRestart, check_restart, key_of, private_copy, restart, states_below
+from adaptree.tasks import cache_folder
 
 Array = np.ndarray[Any, Any]
 FORMAT = 2

@@ -62,6 +62,10 @@ class Base:
         """Return the head that this base was pretrained with for a kind of task; empty if it has none."""
         return {} if self._folder is None else kind.pretrained_head(self._folder, self.width)
 
+    def files(self, pattern: str) -> list[Path]:
+        """Return its files on this machine whose names match a pattern."""
+        return [] if self._folder is None else sorted(self._folder.glob(pattern))
+
     @property
     def embeddings(self) -> Tensor:
         """The input embeddings, (words, width)."""

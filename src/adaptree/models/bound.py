@@ -77,6 +77,16 @@ class Bound:
         return None if self._plan is None or self.method.standalone else (self._plan, self._v)
 
     @property
+    def weights(self) -> Params:
+        """The weights of the task that predicts."""
+        return self._v
+
+    @property
+    def head(self) -> Params:
+        """The weights of its head."""
+        return {name: tensor for name, tensor in self._v.items() if name.startswith("head.")}
+
+    @property
     def columns(self) -> Mapping[str, Any]:
         """The columns that the task was trained on."""
         return self.task.record.columns

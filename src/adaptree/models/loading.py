@@ -11,13 +11,13 @@ import torch
 
 from adaptree.data.encode import Encoder
 from adaptree.errors import BaseError
-from adaptree.models import cache_folder
 from adaptree.models.architectures import Architecture
 from adaptree.models.base import Base
 from adaptree.models.embedded import EMBEDDED, config_of, limit_of, locate
 from adaptree.models.fingerprint import SETTINGS, fingerprint
 from adaptree.models.hooks import HookedModel
 from adaptree.models.trust import check_folder, check_version
+from adaptree.tasks import cache_folder
 
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
 """oneDNN keeps its last 1,024 kernels, one for each shape in bf16: some 60 MB that save no time here.

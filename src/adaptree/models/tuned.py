@@ -43,7 +43,7 @@ class Tuned(nn.Module):
         weights: Mapping[str, Tensor] | None = None,
     ) -> None:
         super().__init__()
-        _nest(self, {HEAD + name: nn.Parameter(p.detach().clone()) for name, p in _head(model).items()})
+        _nest(self, {HEAD + name: nn.Parameter(p.detach().clone()) for name, p in head_of(model).items()})
         hooked = HookedModel(share(model, own=self._own_head()), architecture)
         hooked.probe()
         if not dropout:
@@ -319,7 +319,7 @@ def _check_trained(task: Task, model: nn.Module) -> None:
     hint = f"Predict with it: at.load_base({task.record.base.get('name', '?')!r}).bind(task)."
     if on := task.record.extra.get(ON) or task.record.extra.get(FUSES):
         raise UsageError(f"the task '{name}' was trained on {on}, which attach does not put below it.", hint=hint)
-    if _head(model):
+    if head_of(model):
         raise UsageError(
             f"the task '{name}' has a head of its own, which does not fit that of a {type(model).__name__}.",
             hint=f"Attach it to the model without a head (AutoModel), for its hidden states. {hint}",
@@ -339,7 +339,7 @@ def _check_fit(task: str, weights: Mapping[str, Tensor], tuned: Tuned, model: st
             )
 
 
-def _head(model: nn.Module) -> dict[str, nn.Parameter]:
+def head_of(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters that a model adds to its backbone; a pretrained output layer over words is no head.
 
     The pooler is the backbone's, and frozen with it.

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 MOST_LABELS = 50
 MOST_WARNING = 1000
 """Characters of a warning."""
+LOADING = "How to load it"
+"""The title of the section with commands and Python."""
 ATTACHED = "attached"
 """The kind in the record of a task that belongs to a user's own Hugging Face model."""
 
@@ -49,7 +51,12 @@ def write(record: Record) -> str:
 
 def body(record: Record, figures: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return the card without its front matter; `figures` are images in Markdown, by the names of their files."""
-    sections = [
+    return "\n\n".join(sections(record, figures)) + "\n"
+
+
+def sections(record: Record, figures: Mapping[str, str]) -> list[str]:
+    """Return the card's sections in Markdown, each with its heading; the first is the task's name and what it does."""
+    found = [
         f"# {plain(record.reference)}\n\n{_what(record)}",
         section("Labels", _labels(record)),
         section("Examples", _examples(record)),
@@ -57,10 +64,10 @@ def body(record: Record, figures: Mapping[str, str] = MappingProxyType({})) -> s
         *findings.sections(record, figures),
         section("Price", _price(record)),
         section("How it was trained", figures.get("course.svg", ""), _training(record)),
-        section("How to load it", _loading(record)),
+        section(LOADING, _loading(record)),
         section("How to cite", _citation(record)),
     ]
-    return "\n\n".join(section for section in sections if section) + "\n"
+    return [each for each in found if each]
 
 
 MADE_OF = {

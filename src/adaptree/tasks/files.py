@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import uuid
 from pathlib import Path
 
 from adaptree.errors import StoreError
@@ -18,6 +19,17 @@ def write_new(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file in the place of another, whole or not at all, and sync it."""
+    partial = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
+    try:
+        write_new(partial, data)
+        os.replace(partial, path)
+        sync(path.parent)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:

@@ -16,7 +16,12 @@ DAY = 24 * 60 * 60
 
 
 def scan(tasks: Path) -> Iterator[tuple[str, list[int]]]:
-    """Yield each task's name and its versions, ascending, from the folders' names alone.
+    """Yield each task's name and its versions, ascending, from the folders' names alone."""
+    return ((name, versions) for name, versions, _ in contents(tasks))
+
+
+def contents(tasks: Path) -> Iterator[tuple[str, list[int], list[str]]]:
+    """Yield each task's name, its versions, ascending, and the names of the small files beside them.
 
     Raise StoreError where there is a file in the place of the store; where there is nothing, it is empty.
     """
@@ -30,13 +35,16 @@ def scan(tasks: Path) -> Iterator[tuple[str, list[int]]]:
         if not NAME.fullmatch(name):
             continue  # not a task's folder, but a file browser's, for instance
         versions: list[int] = []
-        for entry in folders_in(tasks / name):
-            if is_version(entry):
+        files: list[str] = []
+        for entry in entries_in(tasks / name):
+            if not entry.is_dir():
+                files.append(entry.name)
+            elif is_version(entry):
                 versions.append(int(entry.name))
             else:
                 todo.append(f"{name}/{entry.name}")
         if versions:
-            yield name, sorted(versions)
+            yield name, sorted(versions), sorted(files)
 
 
 def is_version(entry: os.DirEntry[str]) -> bool:
@@ -53,9 +61,14 @@ def has_only_versions(folder: Path) -> bool:
 
 def folders_in(path: Path) -> list[os.DirEntry[str]]:
     """Return the folders in a folder; none if it does not exist."""
+    return [entry for entry in entries_in(path) if entry.is_dir()]
+
+
+def entries_in(path: Path) -> list[os.DirEntry[str]]:
+    """Return the files and folders in a folder; none if it does not exist."""
     try:
         with os.scandir(path) as entries:
-            return [entry for entry in entries if entry.is_dir()]
+            return list(entries)
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:

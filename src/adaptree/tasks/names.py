@@ -1,4 +1,4 @@
-"""Names of tasks (`reviews`, `lang/qu`) and references to a version of one (`reviews@3`)."""
+"""Names of tasks (`reviews`, `lang/qu`), and references to a version of one by number or by tag (`reviews@3`)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from adaptree.errors import BadName, TaskNotFound
 _WORD = r"[a-z0-9][a-z0-9_-]{0,63}"
 NAME = re.compile(rf"{_WORD}(/{_WORD})?")
 VERSION = re.compile(r"[1-9][0-9]{0,8}")
+TAG = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 # In a composition's text: a quoted or bracketed option ('0-4', [0.5, 0.5]), or else a word that neither opens a block
 # nor names an option.
 _REFERENCE = re.compile(r"""'[^']*'|\[[^\]]*\]|(?P<task>[^\s(),=\[\]'"]+)(?!\s*[(=]|[^\s(),=\[\]'"])""")
@@ -48,6 +49,29 @@ def parse_reference(reference: str) -> tuple[str, int | None]:
             f"no version {version!r} of task '{name}': versions are numbers from 1.", hint=f"adaptree history {name}"
         )
     return name, int(version)
+
+
+def split_tag(reference: str) -> tuple[str, str]:
+    """Return the name and the tag of 'reviews@stable'; the tag is '' in a reference that has none."""
+    name, _, tag = str(reference).partition("@")
+    return (name, tag) if TAG.fullmatch(tag) and NAME.fullmatch(name) else (name, "")
+
+
+def check_reference(reference: str) -> str:
+    """Return the reference; raise BadName or TaskNotFound unless it is a name, alone or with a version or a tag."""
+    if not split_tag(reference)[1]:
+        parse_reference(reference)
+    return reference
+
+
+def check_tag(tag: str) -> str:
+    """Return the tag; raise BadName, with the rule, if it cannot be one."""
+    if TAG.fullmatch(tag):
+        return tag
+    raise BadName(
+        f"{tag!r} cannot be a tag: it is 1 to 32 of a-z, 0-9, '_' and '-', starting with a letter.",
+        hint="Try 'stable'.",
+    )
 
 
 def rename_references(composition: str, names: Mapping[str, str]) -> str:

@@ -8,19 +8,18 @@ that was removed and added again has another version and is still the same. Besi
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
 
 from adaptree.errors import AdaptreeError, StoreError, TaskNotFound
+from adaptree.tasks import beside
+from adaptree.tasks.beside import NEEDED
 from adaptree.tasks.names import parse_reference, rename_references
-from adaptree.tasks.record import FUSES, NEEDS, ON, RECORD, Record, corrupt, read_record
+from adaptree.tasks.record import FUSES, NEEDS, ON, RECORD, Record, checksum, corrupt
 from adaptree.tasks.task import Task
 
 if TYPE_CHECKING:
     from adaptree.tasks.store import Store
-
-NEEDED = ".needed"
 
 
 def load_parts(store: Store, record: Record, above: tuple[str, ...] = ()) -> dict[str, Task]:
@@ -40,7 +39,7 @@ def add_parts(store: Store, task: Task) -> Task:
         return task
     names: dict[str, str] = {}
     for reference, digest in needs(task.record).items():
-        here = _find(store, reference, digest, exclude=names.values())
+        here = find(store, reference, digest, exclude=names.values())
         if here is None:
             if reference not in task.parts:
                 raise StoreError(
@@ -63,8 +62,7 @@ def note_needs(store: Store, record: Record) -> None:
     """Note beside each part of a task that the task needs it."""
     for reference in needs(record):
         name, version = parse_reference(reference)
-        with (store.tasks / name / f"{version}{NEEDED}").open("a") as file:
-            file.write(f"{record.reference}\n")
+        store.append_beside(name, f"{version}{NEEDED}", record.reference)
 
 
 def dependents(store: Store, reference: str) -> list[str]:
@@ -73,18 +71,16 @@ def dependents(store: Store, reference: str) -> list[str]:
     noted = _noted(store, name)
     if not noted:
         return []
-    existing = store.versions(name)
-    wanted = existing if version is None else [version]
-    digests = {_digest(store, f"{name}@{number}") for number in wanted}
+    wanted = store.versions(name) if version is None else [version]
     found: set[str] = set()
     for other in noted:
         if version is None and parse_reference(other)[0] == name:
             continue  # versions of one name are removed together
-        for part, digest in _stored_needs(store, other).items():
-            owner, number = parse_reference(part)
-            replaced = number not in existing and digest in digests  # removed, and added again under another number
-            if owner == name and (number in wanted or replaced):
-                found.add(other)
+        for part, digest in stored_needs(store, other).items():
+            if parse_reference(part)[0] == name:
+                here = find(store, part, digest) or part  # it may have another number here than where it comes from
+                if parse_reference(here)[1] in wanted:
+                    found.add(other)
     return sorted(found)
 
 
@@ -94,7 +90,7 @@ def needs(record: Record) -> dict[str, str]:
 
 
 def _load(store: Store, reference: str, digest: str, record: Record, above: tuple[str, ...]) -> Task:
-    if here := _find(store, reference, digest):
+    if here := find(store, reference, digest):
         found = store.get(here, above=above)
         version = parse_reference(reference)[1] or 0
         return Task(dataclasses.replace(found.record, version=version), found.tensors, found.parts)
@@ -106,7 +102,7 @@ def _load(store: Store, reference: str, digest: str, record: Record, above: tupl
     )
 
 
-def _find(store: Store, reference: str, digest: str, exclude: Collection[str] = ()) -> str | None:
+def find(store: Store, reference: str, digest: str, exclude: Collection[str] = ()) -> str | None:
     """Return the version of the name that has these tensors, the one of the reference first; None if none has."""
     name, version = parse_reference(reference)
     for number in sorted(store.versions(name), key=lambda number: number != version):
@@ -120,31 +116,47 @@ def _with_free_name(store: Store, part: Task, whole: str, taken: Collection[str]
     name = part.record.name
     if all(f"{name}@{version}" in taken for version in store.versions(name)):
         return part
+    record = dataclasses.replace(part.record, name=part_name(whole, name), version=0)
+    return Task(record, part.tensors, part.parts)
+
+
+def part_name(whole: str, part: str) -> str:
+    """Return WHOLE-PART, the name of a part whose own belongs to another task."""
     space, slash, last = whole.rpartition("/")
-    free = f"{space}{slash}{f'{last}-{name}'.replace('/', '-')[:64]}"
-    return Task(dataclasses.replace(part.record, name=free, version=0), part.tensors, part.parts)
+    return f"{space}{slash}{f'{last}-{part}'.replace('/', '-')[:64]}"
+
+
+def rename(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return a record's JSON values with other references to its parts, and the checksum for them."""
+    extra = dict(values["extra"])
+    for key in (ON, FUSES):
+        if extra.get(key):
+            extra[key] = rename_references(extra[key], names)
+    extra[NEEDS] = {names.get(reference, reference): digest for reference, digest in extra[NEEDS].items()}
+    said = {**{key: value for key, value in values.items() if key != "checksum"}, "extra": extra}
+    return {**said, "checksum": checksum(said)}
 
 
 def _noted(store: Store, name: str) -> set[str]:
     """Return the tasks that are noted beside any version of a name, removed versions included."""
     found: set[str] = set()
-    for note in (store.tasks / name).glob(f"*{NEEDED}"):
-        with suppress(FileNotFoundError):  # another process removed the task
-            found |= set(note.read_text().split())
+    for note in store.beside(name):
+        if note.endswith(NEEDED):
+            found |= set(beside.lines(store.read_beside(name, note)))
     return found
 
 
 def _digest(store: Store, reference: str) -> str | None:
     """Return the digest in a version's record; None if it is gone or damaged."""
     try:
-        return read_record(store.path_of(reference), called=reference).digest
+        return store.record(reference).digest
     except AdaptreeError:
         return None
 
 
-def _stored_needs(store: Store, reference: str) -> dict[str, str]:
+def stored_needs(store: Store, reference: str) -> dict[str, str]:
     """Return what a stored version needs; nothing if it is gone or damaged."""
     try:
-        return needs(read_record(store.path_of(reference), called=reference))
+        return needs(store.record(reference))
     except AdaptreeError:
         return {}

@@ -17,6 +17,7 @@ from typing import Any, get_type_hints
 from adaptree.data.foreign_json import has_type, loads
 from adaptree.errors import StoreError, TaskCorrupt, TaskNotFound
 from adaptree.reports.json_text import json_value
+from adaptree.tasks.names import rename_references
 
 FORMAT = 1
 RECORD, TENSORS = "task.json", "task.safetensors"
@@ -40,8 +41,12 @@ SAW = "saw"
 """{digest: task} of the data that the weights have learned from through parents, or in joint training."""
 REBASED = "rebased"
 """For a task that was put into another base: the base, the version and the scores that it comes from."""
+ROLLED_BACK = "rolled_back_from"
+"""The version whose weights this one has again (`adaptree rollback`)."""
 WARNINGS = "warnings"
 """Sentences about the run: that the task is no better than a baseline, or that its loss never fell."""
+STREAM = "stream"
+"""For a task that `adaptree stream` trained: the digest of its files' contents and of its settings."""
 EVALUATED = "evaluated"
 """Not in `extra`, but a mark in the store (`Store.mark`): the rebased task has been scored on its new base."""
 
@@ -85,6 +90,8 @@ class Record:
     """inputs, and how their logits were computed"""
     versions: dict[str, str] = field(default_factory=dict)
     """adaptree, python, torch, transformers; filled when saved"""
+    machine: dict[str, Any] = field(default_factory=dict)
+    """processor, instructions, cores, threads, system (`adaptree.tasks.machine.here`); filled when saved"""
     created: str = ""
     """ISO 8601, UTC; filled when saved"""
     digest: str = ""
@@ -108,8 +115,8 @@ class Record:
     def unscored(self, **changes: Any) -> Record:
         """Return the record of a new task made from this one: without a version, scores, a history or a digest."""
         return dataclasses.replace(
-            self, version=0, metrics={}, intervals={}, baselines={}, history=[], versions={}, created="", digest="",
-            file_bytes=0, **changes,
+            self, version=0, metrics={}, intervals={}, baselines={}, history=[], versions={}, machine={}, created="",
+            digest="", file_bytes=0, **changes,
         )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
@@ -159,7 +166,7 @@ def _types() -> dict[str, Any]:
         "settings.metric": str | None,
         "settings.best_epoch": int | None,
         "probe.inputs": list[Any],
-        **{f"extra.{name}": str for name in (ON, FUSES, MADE_OF, "pooler")},
+        **{f"extra.{name}": str for name in (ON, FUSES, MADE_OF, ROLLED_BACK, STREAM, "pooler")},
         **{f"extra.{name}": dict[str, str] for name in (NEEDS, SAW)},
         **{f"extra.{name}": dict[str, Any] for name in (REBASED, "insight", "joint")},
     }
@@ -200,13 +207,18 @@ def _upgraded(values: dict[str, Any]) -> dict[str, Any]:
 
 def read_record(folder: Path, *, called: str) -> Record:
     """Read the record in a task's folder and verify its checksum; `called` is the task's name in errors."""
+    return Record.from_json(read_values(folder, called=called), called=called)
+
+
+def read_values(folder: Path, *, called: str) -> dict[str, Any]:
+    """Read a record's JSON values as they are in its file, those that this version does not know included."""
     try:
         values = loads(read_file(folder, RECORD, called, most=LARGEST_RECORD))
     except ValueError as error:
         raise corrupt(called, RECORD, f"broken JSON ({error})") from error
     if not isinstance(values, dict):
         raise corrupt(called, RECORD, "not a record")
-    return Record.from_json(values, called=called)
+    return values
 
 
 def read_file(folder: Path, name: str, called: str, *, most: int) -> bytes:
@@ -238,6 +250,21 @@ def checksum(values: Mapping[str, Any]) -> str:
     """Return the sha256 of a record's JSON values, in one canonical spelling."""
     canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()
+
+
+def content(values: Mapping[str, Any]) -> str:
+    """Return the sha256 of what a record says, the digest of the tensors included, whatever a store calls the task.
+
+    Its own name and version do not count, and its parts count by their digests: a task that is added to another store
+    under another name, or whose parts are, has the same content.
+    """
+    extra = dict(values.get("extra") or {})
+    needs = extra.pop(NEEDS, {})
+    for key in (ON, FUSES):
+        if key in extra:
+            extra[key] = rename_references(extra[key], needs)
+    said = {key: value for key, value in values.items() if key not in ("name", "version", "checksum")}
+    return checksum({**said, "extra": extra, NEEDS: sorted(needs.values())})
 
 
 def installed() -> dict[str, str]:

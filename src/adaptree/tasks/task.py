@@ -3,6 +3,7 @@
     task.json          the record, with a checksum over itself and the digest of the tensors
     task.safetensors   all of v, and the probe inputs' logits ('probe.logits')
     README.md, *.svg   the card and its figures, written from the record; they may be lost
+    SHA256SUMS         the digests of these files
     parts/             the tasks that it needs; in a store these have folders of their own
 
 The folder is written beside its place and renamed: it is there whole or not at all.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import math
 import os
 import shutil
@@ -23,7 +25,9 @@ from typing import TYPE_CHECKING
 
 from adaptree.errors import StoreError
 from adaptree.reports.json_text import json_text
+from adaptree.tasks.digests import SUMS, sums_text
 from adaptree.tasks.files import TAKEN, cannot_write, sync, write_new
+from adaptree.tasks.machine import here
 from adaptree.tasks.record import RECORD, TENSORS, Record, corrupt, installed, read_file, read_record
 
 if TYPE_CHECKING:
@@ -86,8 +90,6 @@ class Task:
         """Write the task's own files into a new folder and sync them; `save` and the store then move it into place."""
         from safetensors.torch import save
 
-        from adaptree.reports import card, figures
-
         if bad := not_finite(self.tensors):
             raise StoreError(
                 f"the task '{self.record.name}' cannot be kept: '{bad}' has NaN or infinity in it.",
@@ -98,16 +100,17 @@ class Task:
             self.record,
             created=self.record.created or datetime.now(UTC).isoformat(timespec="seconds"),
             versions=self.record.versions or installed(),
+            machine=self.record.machine or ({} if self.record.versions else here()),
             digest=hashlib.sha256(data).hexdigest(),
             file_bytes=len(data),
         )
         text = json_text(record.to_json(), indent=1, sort_keys=True)
+        files = {TENSORS: data, RECORD: (text + "\n").encode()}
+        files |= shown(Record.from_json(json.loads(text)))  # as it will be read, so that it can be drawn again
+        files[SUMS] = sums_text({name: hashlib.sha256(each).hexdigest() for name, each in files.items()}).encode()
         folder.mkdir(parents=True)
-        write_new(folder / TENSORS, data)
-        write_new(folder / RECORD, (text + "\n").encode())
-        write_new(folder / CARD, card.write(record).encode("utf-8", "replace"))
-        for name, figure in figures.figures(record).items():
-            write_new(folder / name, figure.encode())
+        for name, each in files.items():
+            write_new(folder / name, each)
         sync(folder)
         return Task(record, self.tensors)
 
@@ -145,17 +148,26 @@ def read_task(folder: Path, *, called: str) -> Task:
         short = f"{len(data):,} of {record.file_bytes:,} bytes" if len(data) < record.file_bytes else "wrong digest"
         raise corrupt(called, TENSORS, short)
     try:
-        tensors = load(data)
+        loaded = load(data)
     except (SafetensorError, ValueError, TypeError, KeyError) as error:
         raise corrupt(called, TENSORS, str(error)) from error
     # torch's own memory is aligned, the file's is not: with it a product's last bits could differ from the trained ones
-    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    del data  # twice the file in memory at a time, and not three times
+    tensors = {name: loaded.pop(name).clone() for name in list(loaded)}
     for name, tensor in tensors.items():
         if (kind := str(tensor.dtype).removeprefix("torch.")) not in TYPES:
             raise corrupt(called, TENSORS, f"'{name}' is of type {kind}, which no method has")
     if bad := not_finite(tensors):
         raise corrupt(called, TENSORS, f"'{bad}' has NaN or infinity in it")
     return Task(record, tensors)
+
+
+def shown(record: Record) -> dict[str, bytes]:
+    """Return the files that show a task to people, drawn from its record: the card and its figures, by name."""
+    from adaptree.reports import card, figures
+
+    drawn = {name: figure.encode() for name, figure in figures.figures(record).items()}
+    return {CARD: card.write(record).encode("utf-8", "replace"), **drawn}
 
 
 def not_finite(tensors: Mapping[str, torch.Tensor]) -> str:

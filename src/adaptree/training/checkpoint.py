@@ -14,14 +14,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from adaptree.errors import StoreError, TrainingError
+from adaptree.errors import CannotResume, StoreError
+from adaptree.tasks import runs
 from adaptree.tasks.files import sync
 
-FILE = "checkpoint.safetensors"
+FILE = runs.CHECKPOINT
 FORMAT = 2
 """The format of a checkpoint; a run of another one cannot be resumed."""
 DAY = 24 * 60 * 60
-SEARCH = "search.jsonl"
+SEARCH = runs.SEARCH
 """The file of a search's trials, beside the checkpoint."""
 
 
@@ -49,8 +50,13 @@ def prepare(folder: Path, anew: bool = False) -> None:
 def write(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
     """Write a run's tensors and state, without a second copy in memory."""
     whole = {name: t.contiguous() for name, t in tensors.items()}
-    metadata = {"state": json.dumps({**state, "format": FORMAT})}
-    put(folder / FILE, lambda partial: save_file(whole, partial, metadata=metadata))
+    metadata = {"state": json.dumps({**state, "format": FORMAT}), runs.SHA256: runs.UNSEALED}
+
+    def save(partial: Path) -> None:
+        save_file(whole, partial, metadata=metadata)
+        runs.seal(partial)
+
+    put(folder / FILE, save)
 
 
 def put(path: Path, write: Callable[[Path], object]) -> None:
@@ -82,12 +88,15 @@ def read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             state = dict(json.loads(file.metadata()["state"]))
+        with contextlib.suppress(StoreError):  # it has no digest
+            if wrong := runs.problem(path):
+                raise ValueError(wrong)
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise TrainingError(
+        raise CannotResume(
             f"the checkpoint in '{folder}' cannot be read ({type(error).__name__}).", hint="Train without --resume."
         ) from error
     if state.pop("format", 1) != FORMAT:
-        raise TrainingError(
+        raise CannotResume(
             f"the checkpoint in '{folder}' is of another version of adaptree.", hint="Train without --resume."
         )
     return tensors, state

@@ -51,6 +51,10 @@ class ContrastiveTrainer(Trainer):
     """A run of so many steps, scored once at its end: nothing is chosen on the validation rows."""
 
     @property
+    def chooses_nothing(self) -> bool:
+        return True
+
+    @property
     def steps(self) -> int:
         """How many batches are learned from."""
         steps = self.settings.max_steps or max(STEPS, -(-PASSES * len(self.train_rows) // self.size))

@@ -47,6 +47,12 @@ def ctrl_c() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
+def pressed_twice() -> bool:
+    """Return whether Ctrl-C was pressed a second time, inside a `ctrl_c`."""
+    presses = signal.getsignal(signal.SIGINT)
+    return isinstance(presses, _Presses) and presses.count > 1
+
+
 def shielded() -> contextlib.AbstractContextManager[None]:
     """Hold a second press back in a `with` block, whose work is done as a whole, until the next `interruptible` one."""
     return _holding(True)

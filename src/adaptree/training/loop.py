@@ -22,7 +22,7 @@ from adaptree.compose.blocks import Dropped
 from adaptree.data.batch import epoch as batches_of
 from adaptree.data.encode import Encoding
 from adaptree.data.events import Listener, note, silent
-from adaptree.errors import Diverged, StoreError, TrainingError
+from adaptree.errors import CannotResume, Diverged, StoreError
 from adaptree.kinds import Example, Kind, Out, metrics
 from adaptree.methods import Method
 from adaptree.models import activation_cache
@@ -189,6 +189,11 @@ class Trainer:
     def only_head(self) -> bool:
         """Whether nothing but the head is trained."""
         return all(name.startswith("head.") for name in self.trained)
+
+    @property
+    def chooses_nothing(self) -> bool:
+        """Whether nothing is chosen on the validation rows: neither an epoch nor when to stop."""
+        return self.only_head and self.solvable
 
     @property
     def solvable(self) -> bool:
@@ -533,7 +538,7 @@ class Trainer:
         }
         out = self.best_out if self.exact and self.kind.single else None
         return Fit(
-            v, self.best_kind, self.state.history, best, self.state.seconds, finished, used, out,
+            v, self.best_kind, self.state.history, best, self.state.seconds, finished, self.chooses_nothing, used, out,
             self.warnings if finished else list, self.keep,
         )  # fmt: skip
 
@@ -585,14 +590,14 @@ class Trainer:
                 self.save()
 
     def restore(self) -> None:
-        """Load the last checkpoint, if there is one; raise TrainingError unless it is of this very run."""
+        """Load the last checkpoint, if there is one; raise CannotResume unless it is of this very run."""
         assert self.folder is not None
         found = checkpoint.read(self.folder)
         if found is None:
             return
         tensors, state = found
         if state.pop("identity") != self.identity:
-            raise TrainingError(
+            raise CannotResume(
                 "the run to resume had other data or settings.",
                 hint="Repeat its command exactly, or leave out --resume.",
             )

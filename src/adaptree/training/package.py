@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from adaptree.data.dataset import MERGED
@@ -17,6 +16,7 @@ from adaptree.models.base import Base
 from adaptree.models.bound import Bound
 from adaptree.models.evaluate import CHUNK, Decoded, Part, decode, score
 from adaptree.models.hooks import price
+from adaptree.tasks.machine import computing
 from adaptree.tasks.record import WARNINGS, Record
 from adaptree.tasks.task import Task
 from adaptree.training import baselines
@@ -115,7 +115,8 @@ def base_record(base: Base) -> dict[str, str]:
 
 def probe_of(bound: Bound, inputs: list[Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return a task's probe for its record, and the logits of its inputs, to check later that the bits are the same."""
-    probe = {"inputs": inputs, "path": "single", "threads": torch.get_num_threads()}
+    machine = computing(bound.base.device)
+    probe = {"inputs": inputs, "path": "single", "threads": machine["threads"], "machine": machine}
     return probe, {"probe.logits": bound.logits(inputs)}
 
 

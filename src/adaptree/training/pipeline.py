@@ -29,7 +29,7 @@ from adaptree.methods import Method, parse
 from adaptree.models.evaluate import Part, result, whole
 from adaptree.models.opening import base_of
 from adaptree.tasks.names import check_name
-from adaptree.tasks.record import SAW
+from adaptree.tasks.record import SAW, STREAM
 from adaptree.tasks.runs import remember
 from adaptree.training import distributed
 from adaptree.training.interrupt import ctrl_c, shielded
@@ -99,6 +99,11 @@ class Resolved:
     """Each task's datasets of training and validation rows: one, unless there is a validation file."""
     training: Rows
     validation: Rows
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether the validation rows were held out of the file that is trained on."""
+        return self.training[0] is self.validation[0]
 
     @cached_property
     def trained(self) -> Method:
@@ -208,7 +213,7 @@ def resolve(run: Run, loaded: Loaded, on_event: Listener = silent) -> Resolved:
     method.chosen(base.hooked.sites)
     metric = [settings.metric or kinds.get(t.dataset.kind).metrics[0] for t in loaded.tasks]
     parts, rows = loaded.tasks[0].parts, sum(len(task.parts["train"]) for task in loaded.tasks)
-    held_out = run.validation is None
+    held_out = parts["validation"].dataset is parts["train"].dataset
     objective, why = choose(run, settings, method, parts["train"].dataset, rows + held_out * len(parts["validation"]))
     if why:
         note(on_event, f"contrastive training, then a solved head: {why}. Another way: --objective.")
@@ -288,13 +293,15 @@ def fit(run: Run, loaded: Loaded, plan: Resolved, on_event: Listener = silent) -
         plan.base, plan.trained, plan.kind, plan.training, plan.validation, plan.settings,
         folder=folder, resume=resume, start=_start_weights(run, plan), on_event=on_event,
     )  # fmt: skip
+    if fitted.finished and fitted.chose_nothing and plan.holds_out:
+        fitted = _refit(run, plan, fitted, folder, on_event)
+    if run.stream and not fitted.finished:  # the next version of a task is there when it is finished
+        raise KeyboardInterrupt
     if not fitted.best:
         nothing = "there are no tasks yet" if run.joint else "there is no task yet"
         raise TrainingError(
             f"stopped before the first epoch was done: {nothing}.", hint="Go on with --resume." if folder else ""
         )
-    if plan.settings.objective == CONTRASTIVE and run.validation is None and fitted.finished:
-        fitted = _refit(run, plan, fitted, folder, on_event)
     if not fitted.finished:
         note(on_event, "stopping: the best epoch so far becomes the task; Ctrl-C again stops at once, and can resume.")
     return Fitted(plan, fitted, trials)
@@ -335,7 +342,7 @@ def _start_weights(run: Run, plan: Resolved) -> dict[str, Tensor] | None:
 
 
 def _refit(run: Run, plan: Resolved, scored: Fit, folder: Path | None, on_event: Listener) -> Fit:
-    """Train on for a while, with the held-out rows too, and return that with the scores of the first training.
+    """Train on for a while, or solve the head again, with the held-out rows too; keep the scores of the first training.
 
     With few rows a label every one counts. Nothing was chosen on those that were held out.
     """
@@ -412,6 +419,8 @@ def package(run: Run, loaded: Loaded, fitted: Fitted, on_event: Listener = silen
         longest = f"{plan.settings.max_length} tokens"
         note(on_event, f"{sum(truncated):,} texts are longer than {longest} and were truncated (--max-length).")
     more: dict[str, Any] = {"search": [asdict(trial) for trial in fitted.trials]} if fitted.trials else {}
+    if run.stream:
+        more[STREAM] = run.stream
     if run.joint:
         seen = {task.dataset.digest: task.name for task in loaded.tasks}
         more[JOINT] = {"tasks": [task.name for task in loaded.tasks], "temperature": run.temperature}

@@ -23,6 +23,8 @@ class Fit:
     """The number of the best epoch, from 1; 0 before the first is done."""
     seconds: float
     finished: bool
+    chose_nothing: bool = False
+    """Whether the weights would be the same with other validation rows: these may be learned from, too."""
     used: dict[str, Any] = field(default_factory=dict)
     """What was used: how many layers came from the activation cache, the number of processes, the device."""
     out: Out | None = None

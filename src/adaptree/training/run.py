@@ -79,6 +79,9 @@ class Run:
     """Where to compute: auto, cpu, cuda, …"""
     threads: int | None = None
     """Processor threads. The same number gives the same bits."""
+    stream: str = ""
+    """In a stream of files, the digest of this file and its settings, which the task's record keeps. If such a run is
+    stopped, its checkpoint is kept, but no task is made of the best epoch so far."""
     trust_remote_code: bool = False
     """Run code that comes with a base from the hub."""
     allow_pickle: bool = False

@@ -21,6 +21,7 @@ from adaptree.data.events import Event, Listener, silent
 from adaptree.errors import Diverged, TrainingError, UsageError
 from adaptree.kinds import metrics
 from adaptree.methods import Method, parse
+from adaptree.tasks.runs import search_header
 from adaptree.training import checkpoint
 from adaptree.training.distributed import ProcessGroup
 from adaptree.training.interrupt import ctrl_c
@@ -140,8 +141,8 @@ def is_weak(value: float, epoch: int, earlier: Sequence[Trial], sign: float) -> 
 
 
 def _write(file: Path, key: str, trials: Sequence[Trial]) -> None:
-    lines = [json.dumps(line) + "\n" for line in [{"key": key}, *map(asdict, trials)]]
-    checkpoint.put(file, lambda partial: partial.write_text("".join(lines)))
+    lines = "".join(json.dumps(asdict(trial)) + "\n" for trial in trials)
+    checkpoint.put(file, lambda partial: partial.write_text(search_header(key, lines) + lines))
 
 
 def _read(file: Path | None, key: str) -> list[Trial]:

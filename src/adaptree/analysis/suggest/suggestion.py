@@ -22,7 +22,7 @@ from adaptree.kinds.reading import open_data
 from adaptree.methods import Method, parse
 from adaptree.methods.fusion import apart, unfit
 from adaptree.models.opening import base_of
-from adaptree.tasks.record import MADE_OF, ON, Record, read_record
+from adaptree.tasks.record import MADE_OF, ON, Record
 from adaptree.tasks.runs import bases_of
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _fitting(store: Store, base: Base, table: Dataset) -> tuple[dict[str, Record
     own: dict[str, Record] = {}
     for name in store:
         try:
-            record = read_record(store.path_of(name), called=name)
+            record = store.record(name)
             method = parse(record.method)
         except AdaptreeError as error:
             skipped[name] = error.what
@@ -209,7 +209,7 @@ def _elsewhere(store: Store, base: Base) -> str:
     known = bases_of(store)
     for name in store:
         try:
-            there = read_record(store.path_of(name), called=name).base
+            there = store.record(name).base
         except AdaptreeError:
             continue
         if there.get("fingerprint") != base.fingerprint:

@@ -1,0 +1,1 @@
+"""Tasks that travel: verified, exported to other libraries and read from them, found again."""
