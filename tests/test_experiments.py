@@ -431,7 +431,7 @@ def test_a_sweep_chooses_on_validation_and_tests_only_the_choice_with_fresh_seed
     cells = ledger.read(tmp_path)
     tries = [cell for cell in cells if "test" not in cell["asked"]["rows"]]
     finals = [cell for cell in cells if "test" in cell["asked"]["rows"]]
-    assert len(tries) == 2 * (2 + 2 * 2)  # two learning rates of full and of two sizes, on two tasks
+    assert len(tries) == 2 * (2 + 2)  # two learning rates of full and two sizes of adapters, on two tasks
     assert {cell["asked"]["seed"] for cell in tries} == {0}
     assert all("test" not in cell["found"] for cell in tries)
     assert len(finals) == 2 * (2 + 2 + 1)
@@ -450,6 +450,20 @@ def test_a_sweep_chooses_on_validation_and_tests_only_the_choice_with_fresh_seed
     assert len(ledger.read(tmp_path)) == len(cells), "nothing is run twice"
     start_sweep("glue", world, tmp_path, monkeypatch, dataclasses.replace(TINY, batch_size=4), dry_run=True)
     assert len(ledger.read(tmp_path)) == len(cells)
+
+
+def test_a_method_in_two_rows_of_a_sweep_is_tried_at_several_rates_only_where_it_is_alone(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = (sweep.Row("adapters", ("houlsby:2", "houlsby:4")), sweep.Row("adapters 4", ("houlsby:4",)))
+    both = sweep.Sweep((sweep.Task(Corpus("one", test="test")),), rows, dataclasses.replace(TINY, seeds=1))
+    found = both.run(Setup(world / "data", tmp_path, base=world / "base", threads=1))
+    tries = [cell["asked"] for cell in ledger.read(tmp_path) if "test" not in cell["asked"]["rows"]]
+    assert sorted((asked["method"], asked["lr"]) for asked in tries) == [
+        ("houlsby(size=2)", 0.001), ("houlsby(size=4)", 0.001), ("houlsby(size=4)", 0.003)
+    ]  # fmt: skip
+    assert found["adapters"]["one"].lr == 0.001
+    assert both.read(tmp_path) == found
 
 
 def test_the_table_of_a_sweep_has_prices_and_intervals(

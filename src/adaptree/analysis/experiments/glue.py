@@ -57,8 +57,9 @@ def run(setup: Setup) -> str:
         "",
         f"Base: {setup.base}. At most {recipe.rows or 'all'} training and {recipe.validation} validation rows, at most "
         "1,000 test rows; test scores in points, mean ± standard deviation over seeds (their number). For each method "
-        "and task the learning rate (and the adapters' size) that was best on validation, of as many tries as the "
-        "table says, was trained again with fresh seeds, and only those were tested. Intervals of 95 % over tasks.",
+        "and task the learning rate, or for adapters 8-256 the size, that was best on validation, of as many tries as "
+        "the table says, was trained again with fresh seeds, and only those were tested. Intervals of 95 % over tasks. "
+        f"Trainings have {recipe.steps or 'as many'} batches of {recipe.batch_size} or a little more, to whole epochs.",
         "",
         *sweep.table(found, SWEEP.tasks, reference="full", published=published),
         "",

@@ -1,8 +1,9 @@
 """Every method at its best: the same number of tries for each, chosen on validation, and only the choice is tested.
 
-A try is one training with one learning rate (and one number of epochs), seed 0, scored on validation rows. The best
-one of each row of the table, on each task, is trained again with fresh seeds, and only those trainings are scored on
-the test rows. A row with one candidate is not tried: there is nothing to choose. All have the same number of steps.
+A try is one training, seed 0, scored on validation rows. A row of the table that has one method tries learning rates;
+one that has several (sizes of adapters, numbers of layers) tries each of them at its own rate. The best try of each
+row, on each task, is trained again with fresh seeds, and only those trainings are scored on the test rows. A row with
+one candidate is not tried: there is nothing to choose. All have the same number of steps.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from adaptree.kinds import metrics
 from adaptree.methods import parse
 from adaptree.models.opening import base_of
 from adaptree.training.pipeline import train
+from adaptree.training.precision import quick_at_bf16
 from adaptree.training.run import Run
 
 if TYPE_CHECKING:
@@ -67,19 +69,22 @@ class Recipe:
     steps: int | None = 400
     """Batches of each training; None: as many as `epochs` have."""
     epochs: tuple[int, ...] = ()
-    batch_size: int = 16
+    batch_size: int = 8
     max_length: int = 128
+    quick: bool = True
+    """Whether steps are computed in bf16 where the processor is quicker at that; scores always in fp32."""
     factors: tuple[float, ...] = (1 / 3, 1.0, 3.0)
-    """The learning rates that are tried, relative to the method's own."""
+    """The learning rates that are tried for the only method of a row, relative to the method's own."""
     lrs: tuple[float, ...] = ()
-    """The learning rates themselves, for all methods, in the place of `factors`."""
+    """The learning rates themselves, for all methods of a row, in the place of `factors`."""
     seeds: int = 3
 
-    def tries(self, method: str, rows: int) -> list[tuple[float | None, int | None]]:
-        """Return the learning rates and numbers of epochs to try for a method on so many rows."""
+    def tries(self, method: str, rows: int, *, alone: bool = True) -> list[tuple[float | None, int | None]]:
+        """Return the learning rates and numbers of epochs to try for a method on so many rows; `alone` in its row."""
         if simple.is_simple(method) or parse(method).standalone or parse(method).name == "head":
             return [(None, None)]
-        lrs = self.lrs or tuple(float(f"{factor * parse(method).lr:.2g}") for factor in self.factors)
+        factors = self.factors if alone else (1.0,)
+        lrs = self.lrs or tuple(float(f"{factor * parse(method).lr:.2g}") for factor in factors)
         epochs = self.epochs or (max(1, math.ceil((self.steps or 0) * self.batch_size / rows)),)
         return list(itertools.product(lrs, epochs))
 
@@ -91,6 +96,7 @@ PAPER = Recipe(
     epochs=(3, 20),
     batch_size=32,
     max_length=128,
+    quick=False,
     lrs=(3e-5, 3e-4, 3e-3),
     seeds=5,
 )
@@ -175,7 +181,10 @@ class Sweep:
             own = [c for c in cells if c["asked"]["task"] == task.name and c["asked"]["method"] in methods]
             scored = [cell for cell in own if "test" in cell["asked"]["rows"]]
             tried = [cell for cell in own if cell not in scored] or scored
-            if {cell["asked"]["method"] for cell in tried} != methods:
+            if len(methods) > 1:  # one of them may have been tried at further rates, alone in another row
+                at_own_rates = [cell for cell in tried if _at_own_rate(cell)]
+                tried = at_own_rates if _methods(at_own_rates) == methods else tried
+            if _methods(tried) != methods:
                 continue
             best = _best(tried, task)
             count = len(set(map(_try, tried)))
@@ -201,8 +210,12 @@ class _On:
 
     def candidates(self, row: Row) -> list[Try]:
         """Return the methods of a row, each with its learning rates and numbers of epochs."""
-        count = count_lines(self.files["train"])
-        return [(method, *each) for method in map(full, row.methods) for each in self.recipe.tries(method, count)]
+        count, alone = count_lines(self.files["train"]), len(row.methods) == 1
+        return [
+            (method, *each)
+            for method in map(full, row.methods)
+            for each in self.recipe.tries(method, count, alone=alone)
+        ]
 
     def tries(self, rows: Sequence[Row]) -> Iterator[Cell]:
         """Yield a cell for every candidate of the rows that have something to choose."""
@@ -244,7 +257,8 @@ class _On:
         if simple.is_simple(method):
             return simple.train(method, self.files, self.base, tested=tested, max_length=self.recipe.max_length)
         began = time.process_time()
-        settings = {"lr": lr, "epochs": epochs, "batch_size": self.recipe.batch_size}
+        precision = "bf16" if self.recipe.quick and quick_at_bf16(self.base.device.partition(":")[0]) else None
+        settings = {"lr": lr, "epochs": epochs, "batch_size": self.recipe.batch_size, "precision": precision}
         run = Run.of(
             self.files["train"],
             validation=self.files["validation"],
@@ -264,6 +278,7 @@ class _On:
             "trained": record.parameters["trained"],
             "base": record.parameters.get("base", 0),
             "best_epoch": record.settings.get("best_epoch"),
+            "precision": precision or "fp32",
             "seconds": record.seconds,
             "cpu_seconds": round(time.process_time() - began, 2),
         }
@@ -277,6 +292,16 @@ def full(method: str) -> str:
 def short(method: str) -> str:
     """Return a method's short spelling."""
     return method if simple.is_simple(method) else short_spelling(method)
+
+
+def _methods(cells: Sequence[Found]) -> set[str]:
+    return {cell["asked"]["method"] for cell in cells}
+
+
+def _at_own_rate(cell: Found) -> bool:
+    """Return whether a cell has the learning rate that its method has without a search."""
+    method, lr = cell["asked"]["method"], cell["asked"]["lr"]
+    return lr is None or lr == float(f"{parse(method).lr:.2g}")
 
 
 def _try(cell: Found) -> Try:
