@@ -46,10 +46,21 @@ def weights_of(sites: Sites, frozen: Params, parts: Parts) -> dict[str, Tensor]:
 
 def plan_of(sites: Sites, parts: Parts) -> Plan:
     """Return the plan of some methods together, by module path."""
+    return _merged([(v, method.plan(sites, v)) for method, v in parts])
+
+
+def plan_by_row(sites: Sites, parts: Parts) -> Plan | None:
+    """Return the plan of some methods whose weights have a row axis; None if the rows of one of them cannot differ."""
+    plans = [(v, plan) for method, v in parts if (plan := method.by_row(sites, v)) is not None]
+    return _merged(plans) if len(plans) == len(parts) else None
+
+
+def _merged(plans: Sequence[tuple[Params, Plan]]) -> Plan:
+    """Return one plan of several, each with the weights that it was made of."""
     steps: dict[str, list[tuple[bool, Step]]] = {}
-    for method, v in parts:
+    for v, plan in plans:
         replaced = {name.removeprefix("norm.").rpartition(".")[0] for name in v if name.startswith("norm.")}
-        for path, entry in method.plan(sites, v).items():
+        for path, entry in plan.items():
             # A task's norm replaces the base's: what acts on its output comes after it.
             here = [(path not in replaced or isinstance(step, Before), step) for step in steps_of(entry)]
             steps.setdefault(path, []).extend(here)

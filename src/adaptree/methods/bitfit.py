@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from adaptree.errors import MethodError
-from adaptree.methods.method import Params, check_flag
+from adaptree.methods.lora import check_rows
+from adaptree.methods.method import Action, Params, Plan, check_flag
 from adaptree.methods.sparse import DELTA, Sparse
 
 if TYPE_CHECKING:
@@ -59,9 +60,23 @@ class BitFit(Sparse):
         frozen = dict(model.named_parameters())
         return {DELTA + n: torch.zeros(frozen[n].shape) for n in self.touched(sites, frozen)}
 
+    def by_row(self, sites: Sites, v: Params) -> Plan | None:
+        paths = {name.removeprefix(DELTA).removesuffix(".bias"): p for name, p in v.items() if name.startswith(DELTA)}
+        return {path: _added(path, p) for path, p in paths.items()}
+
     def count(self, sites: Sites, model: nn.Module) -> dict[str, int]:
         frozen = dict(model.named_parameters())
         norms = {norm.path for norm in sites.norms}
         sizes = {n: frozen[n].numel() for n in self.touched(sites, frozen)}
         of_norms = sum(size for n, size in sizes.items() if n.rpartition(".")[0] in norms)
         return {"adapters": sum(sizes.values()) - of_norms, "norms": of_norms}
+
+
+def _added(path: str, p: Tensor) -> Action:
+    """Return the step that adds δ to what a module gives: the bias comes last in linear maps and in norms."""
+
+    def action(module: nn.Module, args: tuple[Any, ...], y: Tensor) -> Tensor:
+        check_rows("bitfit", path, y, p, axes=1)
+        return y + p
+
+    return action

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from adaptree.methods import norms
 from adaptree.methods.method import (
@@ -18,6 +18,9 @@ from adaptree.methods.method import (
     part,
     warn_if_wide,
 )
+
+STACKED = (8, 16, 32, 48, 64, 96, 128, 192, 256)
+"""Sizes that tasks of a smaller size are filled up to in a stack of many; above them, steps of 128."""
 
 if TYPE_CHECKING:
     import torch
@@ -34,6 +37,8 @@ class Bottleneck(Method):
     lr: ClassVar[float] = 1e-3
     roles: ClassVar[tuple[str, ...]]
     training_only: ClassVar[tuple[str, ...]] = ("init_std",)
+    fills_up: ClassVar[bool] = True
+    """Whether more units whose weights are zero change nothing."""
 
     size: int | None = 64
     """Width m of the bottleneck; none: a sixteenth of the model's width."""
@@ -53,6 +58,12 @@ class Bottleneck(Method):
         check_number(self.name, "init_std", self.init_std, float, 0)
         check_choice(self.name, "activation", self.activation, ACTIVATIONS)
         check_flag(self.name, "norms", self.norms)
+
+    def stacked_as(self) -> Self:
+        like = super().stacked_as()
+        if self.size is None or not self.fills_up:
+            return like
+        return replace(like, size=next((n for n in STACKED if n >= self.size), -(-self.size // 128) * 128))
 
     def width(self, site: Site) -> int:
         return self.size or max(1, site.width // 16)

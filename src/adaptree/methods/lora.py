@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from adaptree.errors import MethodError, near
 from adaptree.methods.method import Action, Before, Method, Params, check_number, warn_if_wide
@@ -59,6 +59,12 @@ class Lora(Method):
                     f"lora: targets='{self.targets}' names no linear map with '{word}'.",
                     hint=near(word, ROLES) or f"There are: {', '.join(ROLES)}, joined by +; or all.",
                 )
+
+    def stacked_as(self) -> Self:
+        rank = 4
+        while rank < self.rank:
+            rank *= 2
+        return replace(super().stacked_as(), rank=rank, alpha=self.alpha * rank / self.rank)
 
     def _words(self) -> list[str]:
         return [word.strip() for word in self.targets.split("+")]

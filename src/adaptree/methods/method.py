@@ -7,7 +7,7 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
@@ -157,6 +157,24 @@ class Method:
     def weights(self, sites: Sites, frozen: Params, v: Params) -> dict[str, Tensor]:
         """Return the tensors that replace the backbone's parameters, by their names there."""
         return {}
+
+    def by_row(self, sites: Sites, v: Params) -> Plan | None:
+        """Return the plan of weights with a row axis, a task's for each row of a batch; None if rows cannot differ.
+
+        The weights are `adaptree.models.stacks.RowWeights` or tensors: (B, *shape), and (B, 1, d) for a vector.
+        """
+        own = type(self)
+        if own.standalone or own.weights is not Method.weights or own.over is not Method.over:
+            return None
+        return self.plan(sites, v)
+
+    def stacked_as(self) -> Self:
+        """Return the method whose tasks can share a stack with tasks of this one: training leaves no trace in it.
+
+        It may be larger, if weights that are filled up with zeros compute the same.
+        """
+        defaults: dict[str, Any] = {f.name: f.default for f in fields(self)}
+        return replace(self, **{name: defaults[name] for name in self.training_only if name in defaults})
 
     def owned(self, sites: Sites, v: Params) -> list[str]:
         """Return the names of the backbone's norm parameters that these weights replace."""

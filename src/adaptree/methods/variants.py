@@ -36,6 +36,7 @@ class HoulsbyNorm(Houlsby):
     name: ClassVar[str] = "houlsby_norm"
     paper: ClassVar[str] = _PAPER
     trains: ClassVar[str] = "two bottlenecks a layer with a norm inside, every norm, the head"
+    fills_up: ClassVar[bool] = False
     choose: ClassVar[str] = "To repeat §3.6; the paper saw no gain."
 
     def __post_init__(self) -> None:

@@ -77,6 +77,13 @@ class Bound:
         return None if self._plan is None or self.method.standalone else (self._plan, self._v)
 
     @property
+    def why_apart(self) -> str:
+        """Why it cannot share a forward pass of the base with other tasks, whatever their methods; '' if it may."""
+        if self.int8 or self.method.standalone:
+            return f"{self.spelling} does not run on the base's own weights"
+        return ""
+
+    @property
     def weights(self) -> Params:
         """The weights of the task that predicts."""
         return self._v

@@ -1,13 +1,13 @@
 """One forward pass for the rows of several plans: each plan acts on its own slice of the batch.
 
 Below the lowest layer that any plan acts in, equal rows are computed once, and the pass goes on from there with one row
-for each plan. A probe compares the bits with those of each plan alone before this is trusted.
+for each plan. `adaptree.models.bank` compares the numbers with those of each plan alone before this is trusted.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +26,8 @@ from adaptree.models.restart import CannotRestart, check_restart, key_of, privat
 if TYPE_CHECKING:
     from adaptree.models.base import Base
 
-RowsByPlan = Sequence[tuple[str, Sequence[Encoding]]]
-"""A batch as the rows of each plan, one plan after the other."""
+RowsByPlan = Sequence[tuple[Plan, Sequence[Encoding]]]
+"""A batch as plans with the rows that each acts on, one plan after the other."""
 
 
 class NotShareable(Exception):
@@ -37,84 +37,69 @@ class NotShareable(Exception):
 class Passes:
     """Forward passes of a base in which each of several plans acts on its own rows."""
 
-    def __init__(self, base: Base, plans: Mapping[str, Plan]) -> None:
-        self.base, self.plans = base, plans
-        sites = base.hooked.sites
-        layers = (sites.layer_of(f"{path}.") for plan in plans.values() for path in plan)
-        self.lowest = min(layers, default=sites.depth)
-        """The layer below which no plan acts."""
-        self._upper: HookedModel | None = None
-        """A copy of the base that begins at that layer, where the base allows it."""
+    def __init__(self, base: Base) -> None:
+        self.base = base
+        self._uppers: dict[int, HookedModel | None] = {}
+        """Copies of the base that begin at a layer, where the base allows it."""
+        self._making = threading.Lock()
         self._entering = threading.local()
 
-    def states(self, batch: RowsByPlan) -> tuple[Tensor, Tensor]:
-        """Return last hidden states and mask of the rows of a batch, which are of one canonical length."""
+    def states(self, batch: RowsByPlan, lowest: int) -> tuple[Tensor, Tensor]:
+        """Return last hidden states and mask of the rows of a batch, which are of one canonical length.
+
+        Below the layer `lowest` no plan acts.
+        """
         hooked = self.base.hooked
         rows = [row for _, of in batch for row in of]
         distinct, index = _distinct(rows)
         once = len(distinct) < len(rows)
-        plan = _sliced([(len(of), self.plans[name]) for name, of in batch])
+        plan = batch[0][0] if len(batch) == 1 else _sliced([(len(of), plan) for plan, of in batch])
         inputs = self._collate(rows)
         with torch.inference_mode():
-            if once and self.lowest == hooked.sites.depth:
+            if once and lowest == hooked.sites.depth:
                 with hooked.running({}):
                     hidden: Tensor = hooked.backbone(**self._collate(distinct)).last_hidden_state[index]
             else:
-                if once and self._upper is not None:
-                    self._entering.states = states_below(hooked, self.lowest, self._collate(distinct))[index]
-                    hooked = self._upper
+                if once and (upper := self._upper(lowest)) is not None:
+                    self._entering.states = states_below(hooked, lowest, self._collate(distinct))[index]
+                    hooked = upper
                 with hooked.running(plan):
                     hidden = hooked.backbone(**inputs).last_hidden_state
         if len(hidden) != len(rows):
             raise NotShareable("the base returned fewer rows than it was given")
         return hidden, inputs["attention_mask"]
 
-    def probe(self, names: Sequence[str]) -> None:
-        """Compare the bits of several plans in one pass with those of each alone; raise NotShareable if they differ."""
-        hooked = self.base.hooked
-        differs = f"{hooked.sites.architecture} gives other bits when several tasks share a pass"
-        rows = self._probe_rows()
-        self._upper = self._restarted()
-        try:
-            together, _ = self.states([(name, rows) for name in names])
-            for i, name in enumerate(names):
-                with torch.inference_mode(), hooked.running(self.plans[name]):
-                    alone = hooked.backbone(**self._collate(rows)).last_hidden_state
-                if not self._same(alone, together[len(rows) * i : len(rows) * (i + 1)]):
-                    raise NotShareable(differs)
-        except (RuntimeError, ValueError, IndexError, TypeError) as error:  # a layer does not take such a batch
-            raise NotShareable(f"{differs} ({type(error).__name__})") from error
+    def _upper(self, lowest: int) -> HookedModel | None:
+        """Return a copy of the base that begins at a layer; None where that is not possible."""
+        with self._making:
+            if lowest not in self._uppers:
+                self._uppers[lowest] = self._restarted(lowest)
+            return self._uppers[lowest]
 
-    def _restarted(self) -> HookedModel | None:
-        """Return a copy of the base that begins at the lowest layer of the plans; None where that is not possible."""
+    def _restarted(self, lowest: int) -> HookedModel | None:
         hooked = self.base.hooked
-        if not 0 < self.lowest < hooked.sites.depth:
+        if not 0 < lowest < hooked.sites.depth:
             return None
         try:
-            form = check_restart(hooked, self.lowest)
+            form = check_restart(hooked, lowest)
         except CannotRestart:
             return None
         upper = private_copy(hooked)
-        restart(upper, self.lowest, form, lambda: self._entering.states)
+        restart(upper, lowest, form, lambda: self._entering.states)
         return upper
 
     def _collate(self, rows: Sequence[Encoding]) -> dict[str, Tensor]:
         return collate(rows, self.base.encoder.pad_id, self.base.device)
 
-    def _same(self, one: Tensor, other: Tensor) -> bool:
-        """Return whether two tensors have the same bits; on a GPU, where kernels depend on batch size, are close."""
-        if one.device.type == "cpu":
-            return torch.equal(one, other)
-        return one.shape == other.shape and torch.allclose(one, other, rtol=1e-3, atol=1e-4)
 
-    def _probe_rows(self) -> list[Encoding]:
-        """Return two rows of one canonical length, one of them padded, in any vocabulary."""
-        rows = []
-        for i in range(2):
-            ids = np.arange(10 + i, 22 + i + 4 * i, dtype=np.int32) % len(self.base.embeddings)
-            ids[ids == self.base.encoder.pad_id] += 1
-            rows.append(Encoding(ids, np.zeros_like(ids) if self.base.encoder.types else None, False))
-        return rows
+def probe_rows(base: Base) -> list[Encoding]:
+    """Return two rows of one canonical length, one of them padded, in any vocabulary."""
+    rows = []
+    for i in range(2):
+        ids = np.arange(10 + i, 22 + i + 4 * i, dtype=np.int32) % len(base.embeddings)
+        ids[ids == base.encoder.pad_id] += 1
+        rows.append(Encoding(ids, np.zeros_like(ids) if base.encoder.types else None, False))
+    return rows
 
 
 def _sliced(plans: Sequence[tuple[int, Plan]]) -> dict[str, Entry]:

@@ -1,7 +1,7 @@
 """Several tasks on one base: parallel(a, b) predicts with every part for each input, rows(a, b) with the named one.
 
-The rows of all parts share forward passes of the base (`passes`). Parts that replace the base's weights or do not use
-the base have passes of their own, and so have all parts on a base where sharing would change bits.
+The rows of all parts share forward passes of the base (`bank`). Parts that replace the base's weights or do not use
+the base have passes of their own, and so have all parts on a base where sharing would change the numbers.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from adaptree.data.encode import Encoding
 from adaptree.errors import AdaptreeError, CompositionError, DataError, UsageError, near
 from adaptree.kinds import Example, Out
 from adaptree.kinds.reading import Reader, takes_pair
-from adaptree.methods import Params
-from adaptree.models.passes import NotShareable, Passes
+from adaptree.models.bank import Bank, Place
+from adaptree.models.passes import NotShareable
 from adaptree.models.restart import key_of
 
 if TYPE_CHECKING:
@@ -41,45 +41,33 @@ class MultiTask:
         self.expression = expression
         self.base = base
         self.parts = dict(parts)
-        self._shared = {name: on_base for name, part in self.parts.items() if (on_base := part.on_base) is not None}
-        """The plan and the weights of each part that shares passes with the others."""
-        self.apart = {
-            name: f"{part.spelling} does not run on the base's own weights"
-            for name, part in self.parts.items()
-            if name not in self._shared
-        }
+        self._bank = Bank(base)
+        self._places: dict[str, Place] = {}
+        """Where the weights of each part that shares passes with the others are."""
+        self.apart: dict[str, str] = {}
         """The parts that have passes of their own, and why."""
-        self._passes = Passes(base, {name: plan for name, (plan, _) in self._shared.items()})
-        if len(self._shared) == 1:
+        for name, part in self.parts.items():
+            found = part.why_apart or self._bank.add(part.composition)
+            if isinstance(found, Place):
+                self._places[name] = found
+            else:
+                self.apart[name] = found
+        if len(self._places) == 1:
             self._run_apart("there is no other to share a pass with")
-        elif self._shared:
-            self._probe()
-
-    def _probe(self) -> None:
-        """Probe one part of each method and set of sites, and at least two: the values of the weights do not matter."""
-        first: dict[Any, str] = {}
-        for name, (plan, _) in self._shared.items():
-            first.setdefault((self.parts[name].spelling, frozenset(plan)), name)
-        names = list(dict.fromkeys([*first.values(), *list(self._shared)[:2]]))
-        try:
-            self._passes.probe(names)
-        except NotShareable as reason:
-            self._run_apart(str(reason))
 
     def _run_apart(self, why: str) -> None:
         """Give every part passes of its own from now on."""
-        self.apart |= dict.fromkeys(self._shared, why)
-        self._shared = {}
+        self.apart |= dict.fromkeys(self._places, why)
+        self._places = {}
 
     def outputs(
         self, inputs: Mapping[str, Sequence[Any]], batch_size: int = 64
     ) -> dict[str, tuple[list[Any], list[Example], Out]]:
         """Return, for each part with inputs, those inputs as it reads them, their examples and its head's output."""
         read = {name: self.part(name).kind.inputs(of, self.parts[name].task.record) for name, of in inputs.items()}
-        shared = self._shared
-        examples = {name: self.parts[name].read(read[name]) for name in read if name in shared}
+        examples = {name: self.parts[name].read(read[name]) for name in read if name in self._places}
         try:
-            out = self._together(examples, {name: v for name, (_, v) in shared.items()}, batch_size)
+            out = self._together(examples, batch_size)
         except NotShareable as reason:  # a case that the probe did not cover
             self._run_apart(str(reason))
             return self.outputs(inputs, batch_size)
@@ -110,9 +98,7 @@ class MultiTask:
             for name, (read, examples, out) in done.items()
         }
 
-    def _together(
-        self, examples: Mapping[str, Sequence[Example]], heads: Mapping[str, Params], batch_size: int
-    ) -> dict[str, Out]:
+    def _together(self, examples: Mapping[str, Sequence[Example]], batch_size: int) -> dict[str, Out]:
         """Return the output of each part's head for its rows, computed in passes that the parts share."""
         rows = [(name, row) for name, of in examples.items() for example in of for row in example]
         # Equal rows of several parts lie beside each other, so that a batch holds all of them.
@@ -122,15 +108,15 @@ class MultiTask:
         for batch in group([len(rows[i][1].ids) for i in order], batch_size):
             at = sorted(order[i] for i in batch)  # the rows are listed part by part
             by_part = [(name, [rows[i][1] for i in of]) for name, of in groupby(at, lambda i: rows[i][0])]
-            hidden, mask = self._passes.states(by_part)
-            start = 0
-            for name, mine in by_part:
-                part, here = self.parts[name], slice(start, start + len(mine))
+            states = self._bank.states([(self._places[name], mine) for name, mine in by_part])
+            done = iter(at)
+            for (name, mine), (hidden, mask) in zip(by_part, states, strict=True):
+                part = self.parts[name]
                 with torch.inference_mode():
-                    v, pooling = heads[name], part.task.record.pooling
-                    out = part.kind.run(hidden[here], mask[here], mine, v, pooling, self.base.embeddings)
-                found |= {at[start + i]: out[i].cpu() for i in range(len(mine))}
-                start += len(mine)
+                    out = part.kind.run(
+                        hidden, mask, mine, part.weights, part.task.record.pooling, self.base.embeddings
+                    )
+                found |= {next(done): out[i].cpu() for i in range(len(mine))}
         return {name: self._collected(name, rows, found) for name in examples}
 
     def _collected(self, name: str, rows: Sequence[tuple[str, Encoding]], found: Mapping[int, Tensor]) -> Out:

@@ -111,6 +111,10 @@ class Store:
         """Return the folder of a version."""
         return self._folder(*self._resolve(reference))
 
+    def reference(self, reference: str) -> str:
+        """Return the name with its version, `reviews@2`, that a name, a version or a tag stands for now."""
+        return "{}@{}".format(*self._resolve(reference))
+
     def record(self, reference: str) -> Record:
         """Return a version's record, with the name and version that it has here; its tensors are not read."""
         name, version = self._resolve(reference)

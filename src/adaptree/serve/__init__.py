@@ -1,0 +1,1 @@
+"""Serving: thousands of tasks from one process, over one copy of the base."""

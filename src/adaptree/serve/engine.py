@@ -1,0 +1,391 @@
+"""The serving engine: requests that name their task become batches that mix tasks, in one forward pass of the base.
+
+    engine = Engine(load_base(), Store("my-store"), memory=2 << 30)
+    engine.predict("reviews", ["great phone"])            # waits; `submit` returns a future
+    engine.close()
+
+A request is read where it arrives, its rows wait in the `Batcher`, one thread computes, another makes predictions of
+what comes out. A task that is not in memory is loaded meanwhile (`Shelf`).
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from adaptree.data.batch import canonical
+from adaptree.data.encode import Encoding
+from adaptree.errors import AdaptreeError, UsageError
+from adaptree.kinds import Example
+from adaptree.models.passes import NotShareable
+from adaptree.serve.batcher import MAX_QUEUE, MAX_TOKENS, MAX_WAIT, Batcher, Unit
+from adaptree.serve.served import Served
+from adaptree.serve.shelf import Shelf
+
+if TYPE_CHECKING:
+    from adaptree.models.base import Base
+    from adaptree.tasks.store import Store
+
+MEMORY = 2 << 30
+LATELY = 1000
+"""Batches that the figures of `stats` look back on."""
+LOW = -1
+"""The priority of requests that only compare versions."""
+
+
+class DeadlineExceeded(AdaptreeError):
+    """A request was not computed in time."""
+
+
+class Closed(AdaptreeError):
+    """The engine takes no more requests."""
+
+
+@dataclass(eq=False)
+class Request:
+    """Inputs for one task, on their way through the engine."""
+
+    name: str
+    inputs: Any
+    future: Future[list[Any]]
+    customer: str
+    priority: int
+    deadline: float | None
+    min_score: float | None
+    began: float = field(default_factory=time.monotonic)
+    served: Served | None = None
+    read: list[Any] = field(default_factory=list)
+    examples: list[Example] = field(default_factory=list)
+    outs: list[Any] = field(default_factory=list)
+    missing: int = 0
+    out: Any = None
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the one who waits; only the first word counts."""
+        self.done()
+        if not self.future.done():
+            self.future.set_exception(error)
+
+    def done(self) -> None:
+        """Stop using the task."""
+        served, self.served = self.served, None
+        if served is not None:
+            served.release()
+
+
+@dataclass
+class Shadow:
+    """A version that answers some of the requests for another too, for comparison; nobody sees its answers."""
+
+    name: str
+    other: str
+    share: float
+    compared: int = 0
+    differs: int = 0
+    failed: int = 0
+    examples: deque[tuple[Any, Any, Any]] = field(default_factory=lambda: deque(maxlen=20))
+    """Inputs with both answers, where they differ."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What was computed at once."""
+
+    rows: int
+    tokens: int
+    tasks: int
+    seconds: float
+    apart: bool
+
+
+class Engine:
+    """Serves the tasks of a store on one base; safe for any number of threads."""
+
+    def __init__(
+        self,
+        base: Base,
+        store: Store,
+        *,
+        memory: int = MEMORY,
+        max_tokens: int = MAX_TOKENS,
+        max_wait: float = MAX_WAIT,
+        max_queue: int = MAX_QUEUE,
+        on_batch: Callable[[Batch], None] | None = None,
+    ) -> None:
+        self.base, self.store = base, store
+        self.shelf = Shelf(base, store, memory=memory)
+        self.batcher = Batcher(max_tokens, max_wait, max_queue)
+        self.counts: Counter[str] = Counter()
+        """Requests, rows, failures, … since the start."""
+        self.lately: deque[Batch] = deque(maxlen=LATELY)
+        self.shadows: dict[str, Shadow] = {}
+        self._on_batch = on_batch
+        self._closed = False
+        self._finished: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._compute, name="adaptree-compute", daemon=True),
+            threading.Thread(target=self._respond, name="adaptree-respond", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    # Requests
+
+    def predict(self, task: str, inputs: Any, **options: Any) -> list[Any]:
+        """Return a prediction for each input, as `Bound.predict` does; the options are those of `submit`."""
+        return self.submit(task, inputs, **options).result()
+
+    def submit(
+        self,
+        task: str,
+        inputs: Any,
+        *,
+        customer: str = "",
+        priority: int = 0,
+        timeout: float | None = None,
+        min_score: float | None = None,
+    ) -> Future[list[Any]]:
+        """Return a future of the predictions; cancel it if nobody waits any more.
+
+        `customer` is who shares the base fairly with others: by default, the task. Raise QueueFull if too much waits
+        already. The future fails with DeadlineExceeded after `timeout` seconds, and with what is wrong with the task or
+        the inputs.
+        """
+        if self._closed:
+            raise Closed("the server is shutting down.", hint="Ask another one.")
+        deadline = None if timeout is None else time.monotonic() + timeout
+        request = Request(task, inputs, Future(), customer or task, priority, deadline, min_score)
+        self.counts["requests"] += 1
+        found = self.shelf.get(task)
+        if isinstance(found, Served):
+            self._read(request, found)
+        else:
+            found.add_done_callback(lambda loaded: self._loaded(request, loaded))
+        if task in self.shadows and priority != LOW:
+            self._shadow(request, self.shadows[task])
+        return request.future
+
+    def _loaded(self, request: Request, loaded: Future[Served]) -> None:
+        error = loaded.exception()
+        if error is not None:
+            self.counts["failures"] += 1
+            request.fail(error)
+            return
+        try:
+            self._read(request, loaded.result())
+        except AdaptreeError as problem:  # the queue is full by now
+            request.fail(problem)
+
+    def _read(self, request: Request, served: Served) -> None:
+        """Encode a request's inputs and queue their rows; raise QueueFull if there is no room."""
+        request.served = served
+        try:
+            request.read, request.examples = served.read(request.inputs)
+            units = list(self._units(request, served))
+            if units:
+                self.batcher.put(units)
+            else:
+                self._finish(request)
+        except UsageError as error:
+            self.counts["failures"] += 1
+            request.fail(error)
+        except BaseException:
+            request.done()
+            raise
+
+    def _units(self, request: Request, served: Served) -> Iterator[Unit]:
+        if served.place is None:  # one unit for the whole request
+            tokens = sum(len(row.ids) for example in request.examples for row in example)
+            request.missing = 1
+            if request.read:
+                yield self._unit(request, 0, ("apart", served.reference), tokens or len(request.read))
+            return
+        rows = [row for example in request.examples for row in example]
+        request.outs, request.missing = [None] * len(rows), len(rows)
+        for i, row in enumerate(rows):
+            length = canonical(len(row.ids))
+            yield self._unit(request, i, length, length)
+
+    def _unit(self, request: Request, number: int, shape: Any, tokens: int) -> Unit:
+        return Unit(request, number, shape, tokens, request.customer, request.priority, request.deadline)
+
+    # Computing
+
+    def _compute(self) -> None:
+        while batch := self.batcher.take(self._expired, lambda unit: unit.request.future.cancelled()):
+            began = time.perf_counter()
+            apart = batch[0].request.served is None or batch[0].request.served.place is None
+            try:
+                batch = [unit for unit in batch if unit.request.served is not None]  # not those that failed meanwhile
+                (self._apart if apart else self._together)(batch)
+            except BaseException as error:
+                for request in {id(unit.request): unit.request for unit in batch}.values():
+                    self.counts["failures"] += 1
+                    request.fail(error)
+            self._count(batch, time.perf_counter() - began, apart)
+        self._finished.put(None)
+
+    def _expired(self, unit: Unit) -> None:
+        if unit.request.served is not None:
+            self.counts["expired"] += 1
+            unit.request.fail(
+                DeadlineExceeded("the answer was not ready in time.", hint="Allow more time, or ask less.")
+            )
+
+    def _together(self, batch: Sequence[Unit]) -> None:
+        """Compute rows of any tasks in one forward pass."""
+        by_task: dict[int, list[Unit]] = {}
+        for unit in batch:
+            by_task.setdefault(id(unit.request.served), []).append(unit)
+        groups = [(members[0].request.served, [_row(unit) for unit in members]) for members in by_task.values()]
+        try:
+            states = self.shelf.bank.states([(served.place, rows) for served, rows in groups])
+        except NotShareable:  # a module that the probe did not meet: each alone
+            states = [self.shelf.bank.states([(served.place, rows)])[0] for served, rows in groups]
+        for (served, rows), members, (hidden, mask) in zip(groups, by_task.values(), states, strict=True):
+            out = served.run_head(hidden, mask, rows)
+            for i, unit in enumerate(members):
+                request = unit.request
+                request.outs[unit.number] = out[i]
+                request.missing -= 1
+                if not request.missing:
+                    self._finish(request)
+
+    def _apart(self, batch: Sequence[Unit]) -> None:
+        """Compute requests for one task that has passes of its own."""
+        served = batch[0].request.served
+        requests = [unit.request for unit in batch]
+        read = [each for request in requests for each in request.read]
+        examples = [each for request in requests for each in request.examples]
+        out = served.run_apart(read, examples)
+        rows = 0
+        for request in requests:
+            count = sum(map(len, request.examples)) or len(request.read)
+            request.out = out[rows : rows + count]
+            rows += count
+            self._finish(request)
+
+    def _count(self, batch: Sequence[Unit], seconds: float, apart: bool) -> None:
+        tokens = sum(unit.tokens for unit in batch)
+        if not tokens:
+            return
+        tasks = len({id(unit.request.served) for unit in batch})
+        done = Batch(len(batch), tokens, tasks, seconds, apart)
+        self.lately.append(done)
+        self.counts.update(rows=done.rows, tokens=tokens, batches=1)
+        self.batcher.tokens_per_second += 0.1 * (tokens / max(seconds, 1e-6) - self.batcher.tokens_per_second)
+        if self._on_batch is not None:
+            self._on_batch(done)
+
+    # Answers
+
+    def _finish(self, request: Request) -> None:
+        self._finished.put(request)
+
+    def _respond(self) -> None:
+        """Make predictions of what was computed, while the next batch is computed."""
+        while (request := self._finished.get()) is not None:
+            served = request.served
+            if served is None:
+                continue
+            try:
+                out = request.out if request.out is not None else served.collected(request.outs)
+                answers = served.respond(out, request.examples, request.read, request.min_score)
+            except BaseException as error:
+                self.counts["failures"] += 1
+                request.fail(error)
+                continue
+            request.done()
+            if request.future.set_running_or_notify_cancel():
+                self.counts["answered"] += 1
+                request.future.set_result(answers)
+
+    # Hot changes
+
+    def shadow(self, task: str, other: str, *, share: float = 1.0) -> Shadow:
+        """Let another version answer a share of a task's requests too, and compare; return what counts the answers."""
+        if not 0 < share <= 1:
+            raise UsageError(f"share must be above 0 and at most 1, not {share!r}.")
+        self.shadows[task] = Shadow(task, other, share)
+        return self.shadows[task]
+
+    def _shadow(self, request: Request, shadow: Shadow) -> None:
+        if random.random() >= shadow.share:
+            return
+        try:
+            second = self.submit(shadow.other, request.inputs, customer="shadow", priority=LOW)
+        except AdaptreeError:
+            shadow.failed += 1
+            return
+        second.add_done_callback(
+            lambda _: request.future.add_done_callback(lambda __: _compare(shadow, request, second))
+        )
+
+    def refresh(self, task: str) -> None:
+        """Look a task up in the store again at its next request, whatever was found before."""
+        self.shelf.forget(task)
+
+    def stats(self) -> dict[str, Any]:
+        """Return figures: since the start, and of the last batches."""
+        lately = list(self.lately)
+        seconds = sum(batch.seconds for batch in lately)
+        return {
+            **{name: self.counts[name] for name in ("requests", "answered", "failures", "expired", "rows", "batches")},
+            "waiting": self.batcher.waiting,
+            "tasks": len(self.shelf),
+            "bytes": self.shelf.bytes,
+            "memory": self.shelf.memory,
+            "hits": self.shelf.hits,
+            "loads": self.shelf.loads,
+            "evictions": self.shelf.evictions,
+            "rows_per_batch": sum(batch.rows for batch in lately) / len(lately) if lately else 0.0,
+            "tasks_per_batch": sum(batch.tasks for batch in lately) / len(lately) if lately else 0.0,
+            "tokens_per_second": sum(batch.tokens for batch in lately) / seconds if seconds else 0.0,
+        }
+
+    def close(self) -> None:
+        """Take no more requests, answer those that wait, and stop."""
+        self._closed = True
+        self.batcher.close()
+        for thread in self._threads:
+            thread.join()
+        self.shelf.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _row(unit: Unit) -> Encoding:
+    """Return the row of tokens that a unit stands for."""
+    at = unit.number
+    for example in unit.request.examples:
+        if at < len(example):
+            return example[at]  # type: ignore[no-any-return]
+        at -= len(example)
+    raise IndexError(unit.number)
+
+
+def _compare(shadow: Shadow, request: Request, second: Future[list[Any]]) -> None:
+    """Count whether two versions gave the same answers."""
+    if request.future.cancelled() or second.cancelled() or request.future.exception() or second.exception():
+        shadow.failed += 1
+        return
+    for given, one, other in zip(_listed(request.inputs), request.future.result(), second.result(), strict=False):
+        shadow.compared += 1
+        if one.columns()["prediction"] != other.columns()["prediction"]:
+            shadow.differs += 1
+            shadow.examples.append((given, one, other))
+
+
+def _listed(inputs: Any) -> list[Any]:
+    return [inputs] if isinstance(inputs, str) else list(inputs)

@@ -1,0 +1,246 @@
+"""The tasks that are in memory: a budget of bytes, the least recently used goes first, pinned ones stay.
+
+A task that is asked for and not there is read from the store by a few threads, while others are served. What a name
+stands for (its newest version, or a tag's) is looked up again from time to time, in the background: meanwhile the last
+answer counts.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from adaptree.compose import compile_, of_task, parse
+from adaptree.errors import AdaptreeError, TaskNotFound
+from adaptree.models.bank import Bank
+from adaptree.serve.served import Served
+
+if TYPE_CHECKING:
+    from adaptree.compose import Composition
+    from adaptree.models.base import Base
+    from adaptree.tasks.store import Store
+
+FRESH = 1.0
+"""Seconds for which a looked-up name counts."""
+PATIENCE = 30.0
+"""Seconds that a task waits for room, while all that is in memory is in use."""
+
+
+class NoRoom(AdaptreeError):
+    """All tasks in memory are in use or pinned, and there is no room for another."""
+
+
+class Shelf:
+    """Tasks of a store in memory, by reference."""
+
+    def __init__(
+        self,
+        base: Base,
+        store: Store,
+        *,
+        memory: int,
+        loaders: int = 2,
+        fresh: float = FRESH,
+        patience: float = PATIENCE,
+    ) -> None:
+        self.base, self.store, self.memory, self.fresh, self.patience = base, store, memory, fresh, patience
+        self.bank = Bank(base)
+        self.bytes = 0
+        self.hits = self.loads = self.evictions = 0
+        self._changed = threading.Condition()
+        self._here: OrderedDict[str, Served] = OrderedDict()
+        """Versions in memory by reference, the least recently used first."""
+        self._meaning: dict[str, tuple[str, float]] = {}
+        """What a name or tag stood for, and when that was looked up."""
+        self._loading: dict[str, Future[Served]] = {}
+        self._checking: set[str] = set()
+        self._pinned: set[str] = set()
+        self._pool = ThreadPoolExecutor(loaders, thread_name_prefix="adaptree-load")
+
+    def get(self, name: str) -> Served | Future[Served]:
+        """Return a task with one more user, or a future of one: it has to be read from the store.
+
+        The future fails as the reading did: with TaskNotFound, TaskCorrupt, WrongBase, NoRoom.
+        """
+        with self._changed:
+            meant, when = self._meaning.get(name, ("", 0.0))
+            served = self._here.get(meant)
+            if served is not None and served.acquire():
+                self._here.move_to_end(meant)
+                self.hits += 1
+                if time.monotonic() - when > self.fresh and name not in self._checking:
+                    self._checking.add(name)
+                    self._pool.submit(self._check, name)
+                return served
+            if name not in self._loading:
+                self._loading[name] = self._pool.submit(self._load, name)
+            waiting = self._loading[name]
+        found: Future[Served] = Future()
+        waiting.add_done_callback(lambda done: self._hand_over(name, done, found))
+        return found
+
+    def _hand_over(self, name: str, done: Future[Served], to: Future[Served]) -> None:
+        """Give a task that was loaded to one who waited for it, as a user of it."""
+        if not to.set_running_or_notify_cancel():
+            return
+        error = done.exception()
+        if error is None and not done.result().acquire():  # it was replaced or evicted just now
+            again = self.get(name)
+            if isinstance(again, Served):
+                to.set_result(again)
+            else:
+                again.add_done_callback(lambda found: _copy(found, to))
+            return
+        _copy(done, to)
+
+    def _load(self, name: str) -> Served:
+        try:
+            return self._loaded(name)
+        finally:
+            with self._changed:
+                self._loading.pop(name, None)
+
+    def _loaded(self, name: str) -> Served:
+        reference = self._look_up(name)
+        with self._changed:
+            if (here := self._here.get(reference)) is not None:
+                self._meaning[name] = reference, time.monotonic()
+                return here
+        size = self._make_room(reference)
+        try:
+            served = Served(self.base, self.bank, self._composition(reference), reference)
+        except BaseException:
+            with self._changed:
+                self.bytes -= size
+            raise
+        with self._changed:
+            self.bytes -= size
+            if (other := self._here.get(reference)) is not None:  # two names of one version, loaded at once
+                served.retire()
+                served = other
+            else:
+                self._here[reference] = served
+                self.bytes += served.bytes
+                self.loads += 1
+            self._meaning[name] = reference, time.monotonic()
+        return served
+
+    def _look_up(self, name: str) -> str:
+        """Return what a name stands for now: a reference with its version, or a composition of such."""
+        if not is_composition(name):
+            return self.store.reference(name)
+        expression = parse(name)
+        return repr(expression.renamed({each: self.store.reference(each) for each in expression.names}))
+
+    def _composition(self, reference: str) -> Composition:
+        """Read what a reference stands for from the store."""
+        device, check = self.base.device, self.base.check
+        if not is_composition(reference):
+            return of_task(self.store[reference], device=device, check=check)
+        expression = parse(reference)
+        return compile_(expression, {each: self.store[each] for each in expression.names}, device, check)
+
+    def _check(self, name: str) -> None:
+        """Look a name up again: load the version that it stands for now, then let it answer, without a pause."""
+        try:
+            reference = self._look_up(name)
+            with self._changed:
+                same = self._meaning.get(name, ("", 0.0))[0] == reference
+            if same:
+                with self._changed:
+                    self._meaning[name] = reference, time.monotonic()
+            else:
+                self._loaded(name)
+                self._sweep()
+        except TaskNotFound:
+            self.forget(name)
+        except Exception:  # the store does not answer, or the new version is damaged: the old one goes on
+            with self._changed:
+                if name in self._meaning:
+                    self._meaning[name] = self._meaning[name][0], time.monotonic()
+        finally:
+            with self._changed:
+                self._checking.discard(name)
+
+    def forget(self, name: str) -> None:
+        """Let a name be looked up anew at its next use; what it stood for leaves memory, unless other names mean it."""
+        with self._changed:
+            self._meaning.pop(name, None)
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Let versions go that no name stands for any more."""
+        with self._changed:
+            meant = {reference for reference, _ in self._meaning.values()}
+            for reference in [each for each in self._here if each not in meant and each not in self._pinned]:
+                self._let_go(reference)
+            self._changed.notify_all()
+
+    def _let_go(self, reference: str) -> None:
+        served = self._here.pop(reference)
+        self.bytes -= served.bytes
+        served.retire()
+
+    def _make_room(self, reference: str) -> int:
+        """Reserve the bytes that a task will take, and return them; evict what was not used for longest, or wait."""
+        names = parse(reference).names if is_composition(reference) else [reference]
+        size = sum(self.store.record(each).file_bytes for each in names)
+        until = time.monotonic() + self.patience
+        with self._changed:
+            while self.bytes + size > self.memory:
+                idle = (each for each, served in self._here.items() if not served.busy and each not in self._pinned)
+                oldest = next(idle, None)
+                if oldest is not None:
+                    self._let_go(oldest)
+                    self.evictions += 1
+                elif size > self.memory or time.monotonic() >= until:
+                    raise NoRoom(
+                        f"there is no room in memory for '{reference}' ({size:,} bytes), as all tasks are in use.",
+                        hint="Allow more: --memory",
+                    )
+                else:
+                    self._changed.wait(0.02)
+            self.bytes += size
+        return size
+
+    # What an owner of the engine asks for.
+
+    def pin(self, name: str) -> str:
+        """Keep a task in memory from now on; return its reference."""
+        found = self.get(name)
+        served = found if isinstance(found, Served) else found.result()
+        with self._changed:
+            self._pinned.add(served.reference)
+        served.release()
+        return served.reference
+
+    def unpin(self, name: str) -> None:
+        """Let a task be evicted again."""
+        with self._changed:
+            self._pinned -= {name, self._meaning.get(name, ("", 0.0))[0]}
+
+    def __len__(self) -> int:
+        return len(self._here)
+
+    def references(self) -> list[str]:
+        """Return what is in memory, the most recently used last."""
+        with self._changed:
+            return list(self._here)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _copy(done: Future[Any], to: Future[Any]) -> None:
+    error = done.exception()
+    if error is not None:
+        to.set_exception(error)
+    else:
+        to.set_result(done.result())
+
+
+def is_composition(name: str) -> bool:
+    return "(" in name
