@@ -17,14 +17,15 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook
 
 import adaptree as at
+from adaptree.compose.merge import plan_by_row
 from adaptree.data.batch import collate
 from adaptree.data.encode import Encoding
 from adaptree.errors import CompositionError, DataError, UsageError, WrongBase
 from adaptree.methods import parse
+from adaptree.models.bank import Bank, Place
 from adaptree.models.base import Base
 from adaptree.models.hooks import HookedModel
 from adaptree.models.loading import load_base
-from adaptree.models.bank import Bank, Place
 from adaptree.models.passes import NotShareable, Passes
 from adaptree.models.several import ParallelTasks, RowTasks
 from adaptree.tasks.task import Task
@@ -298,7 +299,7 @@ def test_a_base_whose_rows_meet_runs_its_parts_one_after_the_other(
     names = methods_of(tasks, ALL)[:3]
     bound = base.bind(f"parallel({', '.join(names)})", tasks=tasks)
     assert set(bound.apart) == set(names)
-    assert "other bits" in bound.apart[names[0]]
+    assert "other numbers" in bound.apart[names[0]]
     asked = dict.fromkeys(names, TEXTS)
     assert_as_alone(base, tasks, bound.outputs(asked), asked)
 

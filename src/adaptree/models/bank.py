@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from adaptree.compose.blocks import Block
-from adaptree.compose.merge import plan_by_row
+from adaptree.compose.merge import Parts, plan_by_row, together
 from adaptree.data.encode import Encoding
 from adaptree.errors import MethodError
 from adaptree.methods import Method, Params, Plan
@@ -34,16 +34,16 @@ CLOSE = 1e-5
 """By how much, relative to the largest, a mixed batch may differ from a task alone: sums are in another order."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Place:
-    """Where a task's weights are in a bank."""
+    """Where a task's weights are in a bank: in a slot of its group's stack, or in a plan of its own."""
 
-    group: Group
-    slot: int
-
-    @property
-    def bytes(self) -> int:
-        return self.group.stack.bytes
+    lowest: int
+    """The layer below which it changes nothing."""
+    bytes: int
+    group: Group | None = None
+    slot: int = 0
+    plan: Plan | None = None
 
 
 @dataclass(eq=False)
@@ -69,39 +69,54 @@ class Bank:
         self._lock = threading.Lock()
 
     def add(self, composition: Composition) -> Place | str:
-        """Copy the weights into the bank and return where they are; or why these tasks cannot share a pass with others.
+        """Take in the weights and return where they are; or why these tasks cannot share a pass with others.
 
-        The composition must fit the base, as `Base.compose` sees to.
+        Weights that can be stacked are copied. The composition must fit the base (`Base.check`).
         """
         parts = composition.parts
-        if any(isinstance(method, Block) for method, _ in parts):
-            return f"{composition.expression!r} is made of several tasks at once"
+        if any(isinstance(method, Block) or type(method).over is not Method.over for method, _ in parts):
+            return self._with_plan(parts)
         weights = _named([_without_head(v) for _, v in parts])
         with self._lock:
             group = self._group(tuple(method.stacked_as() for method, _ in parts), weights)
             if isinstance(group, str):
                 return group
-            return Place(group, group.stack.fill(weights))
+            return _in(group, group.stack.fill(weights))
+
+    def _with_plan(self, parts: Parts) -> Place | str:
+        """Return a place for what is made of several tasks: a slice of every batch, with weights of its own."""
+        hooked = self.base.hooked
+        plan, replaced = together(hooked.sites, hooked.frozen, parts)
+        if replaced:
+            return "it does not run on the base's own weights"
+        lowest = min(method.lowest(hooked.sites) for method, _ in parts)
+        size = sum(tensor.nbytes for _, v in parts for tensor in v.values())
+        try:
+            self._compare(plan, plan, 1, lowest)
+        except NotShareable as reason:
+            return str(reason)
+        return Place(lowest, size, plan=plan)
 
     def remove(self, place: Place) -> None:
         """Free the memory of a task, which must be in no batch any more."""
-        with self._lock:
-            place.group.plans.pop(place.slot, None)
-            place.group.stack.free(place.slot)
+        if place.group is not None:
+            with self._lock:
+                place.group.plans.pop(place.slot, None)
+                place.group.stack.free(place.slot)
 
     def states(self, batch: Sequence[tuple[Place, Sequence[Encoding]]]) -> list[tuple[Tensor, Tensor]]:
         """Return last hidden states and mask of some tasks' rows, which are of one canonical length, task by task."""
         slices: list[tuple[Plan, list[int]]] = []
         gathered: dict[int, list[int]] = {}
         for i, (place, rows) in enumerate(batch):
-            if len(rows) >= OWN_SLICE or len(batch) == 1:
+            if place.group is None or len(rows) >= OWN_SLICE or len(batch) == 1:
                 slices.append((self._alone(place), [i]))
             else:
                 gathered.setdefault(id(place.group), []).append(i)
         for members in gathered.values():
             slices.append((self._mixed([batch[i] for i in members]), members))
         order = [i for _, members in slices for i in members]
-        lowest = min(place.group.lowest for place, _ in batch)
+        lowest = min(place.lowest for place, _ in batch)
         by_plan = [(plan, [row for i in members for row in batch[i][1]]) for plan, members in slices]
         hidden, mask = self._passes.states(by_plan, lowest)
         counts = [len(batch[i][1]) for i in order]
@@ -110,7 +125,11 @@ class Bank:
         return [found[i] for i in range(len(batch))]
 
     def _alone(self, place: Place) -> Plan:
+        """Return the plan of one task for all rows."""
         group = place.group
+        if group is None:
+            assert place.plan is not None
+            return place.plan
         if place.slot not in group.plans:
             weights = group.stack.of_task(place.slot)
             parts = [(method, _of_part(weights, i)) for i, method in enumerate(group.methods)]
@@ -122,6 +141,7 @@ class Bank:
     def _mixed(self, batch: Sequence[tuple[Place, Sequence[Encoding]]]) -> Plan:
         """Return the plan of tasks of one group, in which each row has its task's weights."""
         group = batch[0][0].group
+        assert group is not None
         weights = group.stack.of_rows([place.slot for place, rows in batch for _ in rows])
         parts = [(method, _of_part(weights, i)) for i, method in enumerate(group.methods)]
         plan = plan_by_row(self.base.hooked.sites, parts)
@@ -155,25 +175,33 @@ class Bank:
 
     def _probe(self, group: Group, weights: Params) -> None:
         """Compare mixed rows with those of a task alone; raise NotShareable if this base gives other numbers."""
-        places = [Place(group, group.stack.fill(weights)) for _ in range(2)]
+        places = [_in(group, group.stack.fill(weights)) for _ in range(2)]
         rows = probe_rows(self.base)
-        differs = f"{self.base.hooked.sites.architecture} gives other numbers when several tasks share a pass"
         try:
-            bare: Plan = {}
             mixed = self._mixed([(place, rows) for place in places])
-            hidden, _ = self._passes.states([(bare, rows), (mixed, [*rows, *rows])], group.lowest)
-            alone, _ = self._passes.states([(self._alone(places[0]), rows)], group.lowest)
-            plain, _ = self._passes.states([(bare, rows)], group.lowest)
-            n = len(rows)
-            for expected, found in ((plain, hidden[:n]), (alone, hidden[n : 2 * n]), (alone, hidden[2 * n :])):
-                if (expected - found).abs().max() > CLOSE * max(1.0, float(expected.abs().max())):
-                    raise NotShareable(differs)
-        except (RuntimeError, ValueError, IndexError, TypeError) as error:  # a layer does not take such a batch
-            raise NotShareable(f"{differs} ({type(error).__name__})") from error
+            self._compare(self._alone(places[0]), mixed, 2, group.lowest)
         finally:
             for place in places:
                 group.plans.pop(place.slot, None)
                 group.stack.free(place.slot)
+
+    def _compare(self, alone: Plan, mixed: Plan, times: int, lowest: int) -> None:
+        """Compare a plan that acts on all rows with another one for `times` as many, beside rows of the bare base."""
+        differs = f"{self.base.hooked.sites.architecture} gives other numbers when several tasks share a pass"
+        rows = probe_rows(self.base)
+        bare: Plan = {}
+        try:
+            hidden, _ = self._passes.states([(bare, rows), (mixed, rows * times)], lowest)
+            expected = [self._passes.states([(plan, rows)], lowest)[0] for plan in (bare, *[alone] * times)]
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:  # a layer does not take such a batch
+            raise NotShareable(f"{differs} ({type(error).__name__})") from error
+        for wanted, found in zip(expected, torch.split(hidden, len(rows)), strict=True):
+            if (wanted - found).abs().max() > CLOSE * max(1.0, float(wanted.abs().max())):
+                raise NotShareable(differs)
+
+
+def _in(group: Group, slot: int) -> Place:
+    return Place(group.lowest, group.stack.bytes, group, slot)
 
 
 def _without_head(v: Params) -> Params:
