@@ -219,18 +219,26 @@ class Engine:
     # Computing
 
     def _compute(self) -> None:
-        while batch := self.batcher.take(self._expired, lambda unit: unit.request.future.cancelled()):
+        while batch := self.batcher.take(self._expired, self._gone):
             began = time.perf_counter()
-            apart = batch[0].request.served is None or batch[0].request.served.place is None
+            apart = batch[0].request.served.place is None
             try:
-                batch = [unit for unit in batch if unit.request.served is not None]  # not those that failed meanwhile
-                (self._apart if apart else self._together)(batch)
+                done = (self._apart if apart else self._together)(batch)
             except BaseException as error:
+                done = []
                 for request in {id(unit.request): unit.request for unit in batch}.values():
                     self.counts["failures"] += 1
                     request.fail(error)
             self._count(batch, time.perf_counter() - began, apart)
+            for request in done:
+                self._finish(request)
         self._finished.put(None)
+
+    def _gone(self, unit: Unit) -> bool:
+        """Return whether a row need not be computed: its request was cancelled, or has failed."""
+        if unit.request.future.cancelled():
+            unit.request.done()
+        return unit.request.served is None
 
     def _expired(self, unit: Unit) -> None:
         if unit.request.served is not None:
@@ -239,8 +247,9 @@ class Engine:
                 DeadlineExceeded("the answer was not ready in time.", hint="Allow more time, or ask less.")
             )
 
-    def _together(self, batch: Sequence[Unit]) -> None:
-        """Compute rows of any tasks in one forward pass."""
+    def _together(self, batch: Sequence[Unit]) -> list[Request]:
+        """Compute rows of any tasks in one forward pass; return the requests that are complete."""
+        done = []
         by_task: dict[int, list[Unit]] = {}
         for unit in batch:
             by_task.setdefault(id(unit.request.served), []).append(unit)
@@ -256,10 +265,11 @@ class Engine:
                 request.outs[unit.number] = out[i]
                 request.missing -= 1
                 if not request.missing:
-                    self._finish(request)
+                    done.append(request)
+        return done
 
-    def _apart(self, batch: Sequence[Unit]) -> None:
-        """Compute requests for one task that has passes of its own."""
+    def _apart(self, batch: Sequence[Unit]) -> list[Request]:
+        """Compute requests for one task that has passes of its own, and return them."""
         served = batch[0].request.served
         requests = [unit.request for unit in batch]
         read = [each for request in requests for each in request.read]
@@ -270,7 +280,7 @@ class Engine:
             count = sum(map(len, request.examples)) or len(request.read)
             request.out = out[rows : rows + count]
             rows += count
-            self._finish(request)
+        return requests
 
     def _count(self, batch: Sequence[Unit], seconds: float, apart: bool) -> None:
         tokens = sum(unit.tokens for unit in batch)

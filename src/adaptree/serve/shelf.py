@@ -125,6 +125,8 @@ class Shelf:
                 self._here[reference] = served
                 self.bytes += served.bytes
                 self.loads += 1
+                while self.bytes > self.memory and self._evict(but=reference):
+                    pass  # it takes more than its file says, where a stack fills it up
             self._meaning[name] = reference, time.monotonic()
         return served
 
@@ -191,20 +193,25 @@ class Shelf:
         until = time.monotonic() + self.patience
         with self._changed:
             while self.bytes + size > self.memory:
-                idle = (each for each, served in self._here.items() if not served.busy and each not in self._pinned)
-                oldest = next(idle, None)
-                if oldest is not None:
-                    self._let_go(oldest)
-                    self.evictions += 1
-                elif size > self.memory or time.monotonic() >= until:
+                if self._evict():
+                    continue
+                if size > self.memory or time.monotonic() >= until:
                     raise NoRoom(
                         f"there is no room in memory for '{reference}' ({size:,} bytes), as all tasks are in use.",
                         hint="Allow more: --memory",
                     )
-                else:
-                    self._changed.wait(0.02)
+                self._changed.wait(0.02)
             self.bytes += size
         return size
+
+    def _evict(self, but: str = "") -> bool:
+        """Let the version go that was not used for longest, of those that are neither in use nor pinned."""
+        for reference, served in self._here.items():
+            if not served.busy and reference not in self._pinned and reference != but:
+                self._let_go(reference)
+                self.evictions += 1
+                return True
+        return False
 
     # What an owner of the engine asks for.
 
