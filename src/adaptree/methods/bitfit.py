@@ -61,8 +61,11 @@ class BitFit(Sparse):
         return {DELTA + n: torch.zeros(frozen[n].shape) for n in self.touched(sites, frozen)}
 
     def by_row(self, sites: Sites, v: Params) -> Plan | None:
-        paths = {name.removeprefix(DELTA).removesuffix(".bias"): p for name, p in v.items() if name.startswith(DELTA)}
-        return {path: _added(path, p) for path, p in paths.items()}
+        names = [name for name in v if name.startswith(DELTA)]
+        if not all(name.endswith(".bias") for name in names):  # DeBERTa has biases outside of its maps
+            return None
+        paths = {name: name.removeprefix(DELTA).removesuffix(".bias") for name in names}
+        return {path: _added(path, v[name]) for name, path in paths.items()}
 
     def count(self, sites: Sites, model: nn.Module) -> dict[str, int]:
         frozen = dict(model.named_parameters())
