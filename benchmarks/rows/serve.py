@@ -63,6 +63,32 @@ def tables(setup: Setup) -> list[Table | Growth]:
             aims={"peft, adapter_names": ">= 2.5"}, scale=1e3,
         )
     )  # fmt: skip
+    http = Run(
+        ("{python}", "{subjects}/serve_http.py", "--base", "{base}", "--out", "{out}", "--task", "{scratch}/store")
+    )
+    engine = "adaptree, the engine alone"
+    found += [
+        Table(
+            "Answers a second, 64 clients that each wait for theirs (64 tasks, houlsby:48)", "a second",
+            {
+                engine: Amount((http,), _found("engine")),
+                "adaptree serve": Amount((http,), _found("http")),
+                "pipeline behind FastAPI, one task": Amount((http,), _found("pipeline_1")),
+                "pipeline behind FastAPI, 16 models for 16 tasks": Amount((http,), _found("pipeline_16")),
+            },
+            reference=engine, aims={"adaptree serve": ">= 0.75"},
+            note="One short text a request, over HTTP on loopback; clients and server share the cores.",
+        ),
+        Table(
+            "One client that waits for each answer, over HTTP", "ms",
+            {
+                "one prediction in the process": Amount((http,), _found("forward")),
+                "adaptree serve, median": Amount((http,), _found("light_p50")),
+                "adaptree serve, 99th percentile": Amount((http,), _found("light_p99")),
+            },
+            reference="one prediction in the process", aims={"adaptree serve, 99th percentile": "<= 5"}, scale=1e3,
+        ),
+    ]  # fmt: skip
     limit, weights = "the aim, 10 ms", "a task's weights"
     found += [
         Growth(
@@ -91,5 +117,12 @@ def _joined(counts: tuple[int, ...]) -> str:
 def _read(what: str, key: str) -> Callable[[Measurement], float | None]:
     def read(m: Measurement) -> float | None:
         return float(value) if (value := m["found"].get(what, {}).get(key)) is not None else None
+
+    return read
+
+
+def _found(name: str) -> Callable[[Measurement], float | None]:
+    def read(m: Measurement) -> float | None:
+        return float(value) if (value := m["found"].get(name)) is not None else None
 
     return read
