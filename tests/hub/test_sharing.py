@@ -112,6 +112,19 @@ def test_numbers_stay_where_they_can(store: Store, other: Store, file: Path) -> 
     assert import_file(file, other)[0].here
 
 
+def test_older_versions_that_come_later_stay_the_older_ones(store: Store, other: Store, file: Path) -> None:
+    for value in (3.0, 4.0):
+        store.add(simple("a", value))
+    export(store, ["a"], file)
+    import_file(file, other)
+    export(store, ["a"], file, versions=True, force=True)
+    found = import_file(file, other)
+    assert [(each.was, each.task, each.here) for each in found] == [
+        ("a@1", "a@1", False), ("a@2", "a@2", False), ("a@3", "a@3", True),
+    ]  # fmt: skip
+    assert other["a"].tensors["w"][0] == 4
+
+
 def test_a_task_may_get_another_name(
     store: Store, other: Store, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

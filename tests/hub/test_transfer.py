@@ -91,6 +91,25 @@ def test_a_number_is_kept_unless_it_is_taken(here: Store, there: Store) -> None:
     assert there["reviews@4"].tensors["head.bias"][0] == 1
 
 
+def test_older_versions_that_come_later_stay_the_older_ones(here: Store, there: Store) -> None:
+    for fill in (1, 2, 3, 4):
+        here.add(task(fill=fill))
+    push(here, there, "reviews")
+    here.remove("reviews@2")
+    assert push(here, there, "reviews", versions=True) == [("reviews@1", 1), ("reviews@3", 1), ("reviews@4", 0)]
+    assert there["reviews"].tensors["head.bias"][0] == 4
+    there.remove("reviews@1")
+    assert push(here, there, "reviews", versions=True)[0] == ("reviews@5", 1), "a number that was used is not used again"
+
+
+def test_versions_of_another_task_of_that_name_come_after_those_that_are_there(here: Store, there: Store) -> None:
+    for fill in (1, 2):
+        here.add(task(fill=fill))
+        there.add(task(fill=10 * fill))
+    there.remove("reviews@1")
+    assert push(here, there, "reviews", versions=True) == [("reviews@3", 1), ("reviews@4", 1)]
+
+
 def test_all_tasks_and_all_versions(here: Store, there: Store, tmp_path: Path) -> None:
     for fill, name in enumerate(("a", "lang/qu", "a")):
         here.add(task(name, fill))

@@ -438,10 +438,20 @@ class _Bundle:
                 values = parts.rename(read_values(version.folder, called=version.reference), names)
                 replace_file(version.folder / RECORD, (json_text(values, indent=1, sort_keys=True) + "\n").encode())
                 renew_sums(version.folder)
-            version.here = self.store.add_folder(version.folder, version.target, version.number)
+            older = self._has_newer(version)
+            version.here = self.store.add_folder(version.folder, version.target, version.number, older=older)
         for name, files in self.manifest.beside.items():
             for file in files:
                 self._add_beside(name, file)
+
+    def _has_newer(self, version: _Version) -> bool:
+        """Return whether the store has a newer version of the very same task, from the file, under its own number."""
+        return any(
+            newer.name == version.name
+            and newer.number > version.number
+            and newer.here == f"{version.target}@{newer.number}"
+            for newer in self.versions.values()
+        )
 
     def _add_beside(self, name: str, file: str) -> None:
         """Add the lines of a small file that the store does not have; a tag that is here stays where it is."""

@@ -135,7 +135,8 @@ def _copy_all(
     wanted = list(_wanted(source, references, versions))
     copied = []
     for record in wanted:
-        copied.append(_copy(source, record, target, tags))
+        older = versions and _has_newer(source, record, target)
+        copied.append(_copy(source, record, target, tags, older))
         on_event({"event": "copied", "number": len(copied), "of": len(wanted), **dataclasses.asdict(copied[-1])})
     return copied
 
@@ -148,12 +149,19 @@ def _wanted(source: Store, references: Sequence[str], versions: bool) -> Iterato
         yield from (source.record(f"{newest.name}@{number}") for number in every) if every else (newest,)
 
 
-def _copy(source: Store, record: Record, target: Store, tags: bool) -> Copied:
-    """Copy one version with its parts; it keeps its number if the target has no higher one."""
+def _has_newer(source: Store, record: Record, target: Store) -> bool:
+    """Return whether the target has a newer version of the very same task under its own number."""
+    both = set(source.versions(record.name)) & set(target.versions(record.name))
+    newer = (f"{record.name}@{number}" for number in sorted(both) if number > record.version)
+    return any(_same(target, source.record(reference)) == reference for reference in newer)
+
+
+def _copy(source: Store, record: Record, target: Store, tags: bool, older: bool) -> Copied:
+    """Copy one version with its parts; it keeps its number if the target has no higher one, or if it is `older`."""
     there = _same(target, record)
     added: list[Record] = []
     if there is None:
-        there = _add(source, record, target, record.name, added)
+        there = _add(source, record, target, record.name, added, older=older)
         for mark in source.marks(record.reference):
             target.mark(there, mark)
     if tags:
@@ -172,7 +180,9 @@ def _same(target: Store, record: Record) -> str | None:
     return None
 
 
-def _add(source: Store, record: Record, target: Store, name: str, added: list[Record]) -> str:
+def _add(
+    source: Store, record: Record, target: Store, name: str, added: list[Record], *, older: bool = False
+) -> str:
     """Copy the files of a version as they are, after those of the parts that the target lacks; return its reference.
 
     A part whose name belongs to another task there is called WHOLE-PART, and only then does the record change.
@@ -199,7 +209,7 @@ def _add(source: Store, record: Record, target: Store, name: str, added: list[Re
             values = parts.rename(read_values(staging, called=record.reference), renamed)
             replace_file(staging / RECORD, (json_text(values, indent=1, sort_keys=True) + "\n").encode())
             renew_sums(staging)
-        here = target.add_folder(staging, name, record.version)
+        here = target.add_folder(staging, name, record.version, older=older)
     except OSError as error:
         raise cannot_write(target.path, error) from error
     finally:

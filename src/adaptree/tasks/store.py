@@ -241,11 +241,12 @@ class Store:
         finally:
             shutil.rmtree(staging, ignore_errors=True)
 
-    def add_folder(self, folder: Path, name: str, version: int = 0) -> str:
+    def add_folder(self, folder: Path, name: str, version: int = 0, *, older: bool = False) -> str:
         """Move a written version from a folder of this store's tmp to its place, file for file; return its reference.
 
-        It keeps its number if that is higher than all that the task ever had here, and gets the next one otherwise. Its
-        record is not changed: `get` gives it the name and version that it has here. Its parts must be here already.
+        It keeps its number if that is higher than all that the task ever had here, and gets the next one otherwise; one
+        that is `older` than what is here keeps a lower number, too, if no other version has or had that. Its record is
+        not changed: `get` gives it the name and version that it has here. Its parts must be here already.
         """
         self.check_room(check_name(name))
         record = read_record(folder, called=name)
@@ -255,7 +256,8 @@ class Store:
             staging.mkdir()
             for path in (*folder.iterdir(), folder):
                 sync(path)
-            number = max(version, self._last_number(name) + 1)
+            free = version not in self.versions(name) and f"{version}{REMOVED}" not in self.beside(name)
+            number = version if older and free else max(version, self._last_number(name) + 1)
             os.rename(folder, staging / str(number))
             while True:
                 here = dataclasses.replace(record, name=name, version=number)
