@@ -500,6 +500,31 @@ def test_a_server_that_does_not_answer_is_given_up_soon(
         assert time.monotonic() - began < 30
 
 
+def test_a_folder_that_cannot_be_listed_is_not_taken_for_an_empty_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    url = f"memory://{uuid.uuid4().hex}"
+    for name in ("reviews", "lang/qu"):
+        Store(url).add(task(name))
+    ls = MemoryFileSystem.ls
+    for broken in ("tasks", "lang"):
+
+        def failing(self: Any, path: str, *rest: Any, broken: str = broken, **options: Any) -> Any:
+            if path.endswith(broken):
+                raise OSError("the line is dead")
+            return ls(self, path, *rest, **options)
+
+        monkeypatch.setattr(MemoryFileSystem, "ls", failing)
+        with pytest.raises(Unreachable, match="the line is dead"):
+            Store(url).list()
+
+
+def test_a_web_server_that_is_not_there_is_said() -> None:
+    pytest.importorskip("aiohttp")
+    with listening(False) as endpoint, pytest.raises(Unreachable, match="cannot be reached"):
+        Store(f"{endpoint}/tasks").list()
+
+
 def test_a_protocol_without_its_package_or_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"'carrier://pigeon' cannot be a store.*s3://BUCKET/PREFIX"):
         Store("carrier://pigeon").list()
