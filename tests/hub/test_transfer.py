@@ -99,7 +99,7 @@ def test_older_versions_that_come_later_stay_the_older_ones(here: Store, there: 
     assert push(here, there, "reviews", versions=True) == [("reviews@1", 1), ("reviews@3", 1), ("reviews@4", 0)]
     assert there["reviews"].tensors["head.bias"][0] == 4
     there.remove("reviews@1")
-    assert push(here, there, "reviews", versions=True)[0] == ("reviews@5", 1), "a number that was used is not used again"
+    assert push(here, there, "reviews", versions=True)[0] == ("reviews@5", 1), "a used number is not used again"
 
 
 def test_versions_of_another_task_of_that_name_come_after_those_that_are_there(here: Store, there: Store) -> None:

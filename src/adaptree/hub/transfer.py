@@ -180,9 +180,7 @@ def _same(target: Store, record: Record) -> str | None:
     return None
 
 
-def _add(
-    source: Store, record: Record, target: Store, name: str, added: list[Record], *, older: bool = False
-) -> str:
+def _add(source: Store, record: Record, target: Store, name: str, added: list[Record], *, older: bool = False) -> str:
     """Copy the files of a version as they are, after those of the parts that the target lacks; return its reference.
 
     A part whose name belongs to another task there is called WHOLE-PART, and only then does the record change.
