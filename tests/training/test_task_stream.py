@@ -340,6 +340,8 @@ def test_a_source_that_is_none_is_an_error(
         ({"epochs": 0}, "epochs must be"),
         ({"namespace": "Über"}, "cannot be a task's name"),
         ({"base": "no/such/base at all"}, "no base"),
+        ({"method": "houlsbi"}, "no method 'houlsbi'.*Did you mean 'houlsby'"),
+        ({"kind": "clasify"}, "no kind 'clasify'.*Did you mean 'classify'"),
     ],
 )
 def test_wrong_options_are_found_before_anything_is_trained(
