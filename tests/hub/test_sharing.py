@@ -304,11 +304,11 @@ def test_signatures_are_checked_shown_and_kept(
 def test_who_is_trusted_must_have_signed(store: Store, other: Store, file: Path) -> None:
     me = signing.new_key()
     export(store, ["a"], file)
-    with pytest.raises(BundleError, match="'a@1' is not signed, and not by me"):
+    with pytest.raises(BundleError, match="'a@1' is not signed by me"):
         import_file(file, other, trust="me")
     signing.new_key("you")
     export(store, ["a"], file, key="you", force=True)
-    with pytest.raises(BundleError, match="'a@1' is signed by you, and not by me"):
+    with pytest.raises(BundleError, match="'a@1' is signed by you and not by me"):
         import_file(file, other, trust=me.public)
     with pytest.raises(UsageError, match="no key 'nobody'"):
         import_file(file, other, trust="nobody")
@@ -440,7 +440,7 @@ def test_a_store_that_cannot_be_written_is_said(store: Store, file: Path, tmp_pa
     (tmp_path / "blocked").write_text("a file")
     with pytest.raises(StoreError, match="cannot write"):
         import_file(file, Store(tmp_path / "blocked"))
-    with pytest.raises(StoreError, match="cannot write"):
+    with pytest.raises(StoreError, match=r"cannot write .*Check that its folder is there, or choose another place\."):
         export(store, ["a"], tmp_path / "nowhere" / "x.adaptree")
 
 

@@ -65,7 +65,7 @@ def write(found: Verification, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, text.encode())
     except OSError as error:
-        raise cannot_write(path, error) from error
+        raise cannot_write(path, error, to_store=False) from error
 
 
 def check_ending(path: Path) -> str:

@@ -345,9 +345,9 @@ class _Bundle:
                 if each.reference != version.reference:
                     version.notes.append(f"signed as {each.reference}")
             if trusted is not None and trusted.public not in {each.public for each in found}:
-                by = f"signed by {', '.join(version.signed_by)}" if found else "not signed"
+                by = f"signed by {', '.join(version.signed_by)} and not" if found else "not signed"
                 raise BundleError(
-                    f"'{version.reference}' is {by}, and not by {trusted.name or trusted.public}.",
+                    f"'{version.reference}' is {by} by {trusted.name or trusted.public}.",
                     hint="Nothing was added. Leave out --trust only if you trust where the file comes from.",
                 )
 

@@ -262,6 +262,7 @@ class Objects:
 
     def _problem(self, error: Exception) -> Unreachable:
         kind, said = type(error).__name__, (str(error).strip().splitlines() or [""])[0].partition("?")[0].rstrip(".")
+        said += '"' * (said.count('"') % 2)  # of a URL that was cut at its query
         if _code(error) == "NoSuchBucket":
             return Unreachable(f"the bucket of {self.shown} does not exist.", hint="Create it, or correct the URL.")
         if "Credential" in kind or "TokenRetrieval" in kind or kind == "ProfileNotFound":
