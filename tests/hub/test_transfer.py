@@ -28,6 +28,7 @@ from tests import s3
 from tests.bases import tiny_base, words_csv
 from tests.store.test_local import task
 from tests.store.test_parts import made_of, simple
+from tests.store.test_signing import without_package
 
 
 @pytest.fixture(autouse=True)
@@ -186,6 +187,38 @@ def test_signatures_come_along_and_are_listed(here: Store, there: Store, tmp_pat
     push(other, there, "reviews")
     assert [line.signed_by for line in there.list()] == [key.public]
     assert [line.signed_by for line in Store(there.location).history("reviews")] == [key.public]
+
+
+def test_a_wrong_signature_is_seen_in_a_list_and_by_verify_and_is_not_copied(
+    there: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ADAPTREE_KEYS", str(tmp_path / "keys"))
+    key = signing.new_key("alice")
+    forged = Store(tmp_path / "forged")
+    forged.add(task())
+    wrong = signing.Signature(key.public, bytes(64), "reviews@1")
+    (forged.path_of("reviews") / signing.SIGNATURES).write_text(signing.to_text([wrong]))
+    (line,) = forged.list()
+    assert (line.signed_by, "the signature by alice is wrong" in line.problem) == ("", True)
+    with pytest.raises(TaskCorrupt, match="the signature by alice is wrong: the task is not what was signed"):
+        push(forged, there, "reviews")
+    assert there.names() == []
+    assert main(["verify", "--store", str(forged.path)]) == 1
+    assert "adaptree remove reviews@1, and ask the signer for it" in capsys.readouterr().err
+
+
+def test_signatures_that_could_not_be_checked_are_checked_when_they_can_be(
+    here: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ADAPTREE_KEYS", str(tmp_path / "keys"))
+    wrong = signing.Signature(signing.new_key("alice").public, bytes(64), "reviews@1")
+    here.add(task())
+    (here.path_of("reviews") / signing.SIGNATURES).write_text(signing.to_text([wrong]))
+    with monkeypatch.context() as patched:
+        without_package(patched)
+        assert main(["list", "--store", str(here.path)]) == 0
+        assert "signed by (not checked)" in capsys.readouterr().out
+    assert "is wrong" in here.list()[0].problem
 
 
 def test_a_store_is_exported_imported_searched_and_verified_wherever_it_is(

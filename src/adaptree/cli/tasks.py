@@ -140,7 +140,7 @@ def _emit(found: Sequence[Any], form: Format, more: Sequence[Mapping[str, Any]] 
     if form is not Format.table:
         emit(({**asdict(one), **beside} for one, beside in zip(found, more or [{}] * len(found), strict=True)), form)
         return
-    from adaptree.tasks.signing import owner
+    from adaptree.tasks.signing import can_check, owner
 
     rows = [
         {
@@ -155,6 +155,8 @@ def _emit(found: Sequence[Any], form: Format, more: Sequence[Mapping[str, Any]] 
         row["noted"] = "; ".join(_noted(beside))
     more_titles = {"signed": "signed by", "noted": "noted"}
     titles = TITLES | {key: title for key, title in more_titles.items() if any(row.get(key) for row in rows)}
+    if "signed" in titles and not can_check():
+        titles["signed"] = "signed by (not checked)"
     emit(rows, form, fitting(rows, titles, LEAST))
 
 

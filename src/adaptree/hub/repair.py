@@ -18,6 +18,7 @@ from adaptree.tasks.digests import SUMS, Files
 from adaptree.tasks.files import cannot_write, replace_file
 from adaptree.tasks.names import parse_reference
 from adaptree.tasks.record import RECORD, TENSORS
+from adaptree.tasks.signing import SIGNATURES
 from adaptree.tasks.task import shown
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ def what_to_do(row: Checked) -> str:
     """Return what the user can do about a damaged row, as typed."""
     if row.damaged and not row.files and "@" in row.task:
         return f"adaptree remove {row.task}, and push it again from a store that has it"
+    if any(file.endswith(SIGNATURES) for file in row.damaged):
+        return f"adaptree remove {row.task}, and ask the signer for it"
     if "@" in row.task:
         file = next(iter(row.damaged), "")
         only_card = row.damaged and not any(each.endswith((RECORD, TENSORS)) for each in row.damaged)

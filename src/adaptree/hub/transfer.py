@@ -21,6 +21,7 @@ from adaptree.tasks.beside import NOTES, TAG
 from adaptree.tasks.digests import renew_sums
 from adaptree.tasks.files import cannot_write, replace_file
 from adaptree.tasks.record import RECORD, Record, content, read_values
+from adaptree.tasks.signing import checked_signatures
 from adaptree.tasks.store import Store
 from adaptree.tasks.task import read_task
 
@@ -203,6 +204,7 @@ def _add(source: Store, record: Record, target: Store, name: str, added: list[Re
     try:
         shutil.copytree(source.path_of(record.reference), staging)
         read_task(staging, called=record.reference)  # raises if it is damaged
+        checked_signatures(staging, called=record.reference)
         if renamed:
             values = parts.rename(read_values(staging, called=record.reference), renamed)
             replace_file(staging / RECORD, (json_text(values, indent=1, sort_keys=True) + "\n").encode())

@@ -34,7 +34,7 @@ from adaptree.tasks.folders import delete_stale
 from adaptree.tasks.names import NAME, VERSION, check_name
 from adaptree.tasks.objects import Found, Objects
 from adaptree.tasks.record import RECORD, Record, corrupt, read_record
-from adaptree.tasks.signing import SIGNATURES, read_signatures
+from adaptree.tasks.signing import SIGNATURES, checked_signatures
 from adaptree.tasks.store import Names, Numbers, Rows, Store
 from adaptree.tasks.summary import Row, Summary, row_of
 from adaptree.tasks.task import Task
@@ -281,7 +281,7 @@ class RemoteStore(Store):
             size = self._listed[name, version].bytes
             if size <= record.file_bytes:
                 raise corrupt(called, file, f"{size:,} bytes, fewer than its tensors alone")
-            signatures = read_signatures(self._place(name, version, "record"), called=called)
+            signatures = checked_signatures(self._place(name, version, "record"), called=called)
         except Unreachable:
             raise
         except AdaptreeError as error:

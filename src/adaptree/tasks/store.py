@@ -37,7 +37,7 @@ from adaptree.tasks.folders import contents, delete_stale, folders_in, has_only_
 from adaptree.tasks.index import Index
 from adaptree.tasks.names import VERSION, check_name, check_tag, parse_reference, split_tag
 from adaptree.tasks.record import RECORD, TENSORS, Record, read_record
-from adaptree.tasks.signing import SIGNATURES
+from adaptree.tasks.signing import SIGNATURES, can_check
 from adaptree.tasks.summary import Row, Summary, file_size, read_row
 from adaptree.tasks.task import Task, read_task
 from adaptree.tasks.unchanged import seen
@@ -171,7 +171,7 @@ class Store:
                 stamp = self._stamp(name, version, files)
                 if row is None or row.stamp != stamp:
                     row = dataclasses.replace(self._row(name, version, files), stamp=stamp, seen=now)
-                    if not row.summary.problem:
+                    if not row.summary.problem and (not row.summary.signed_by or can_check()):
                         fresh.append(row)
                     elif version not in self.versions(name):
                         continue  # another process removed it meanwhile
