@@ -386,7 +386,7 @@ def verify(
     found = check_store(store, tasks, probes=probes, repair=peer, on_event=on_event, **opening)
     if certificate is not None:
         certificates.write(found, Path(certificate))
-    return found, [] if before is None else certificates.changes(before, found)
+    return found, [] if before is None else certificates.changes(before, found, tasks)
 
 
 def export_model(

@@ -523,6 +523,15 @@ def test_a_certificate_that_was_changed_is_refused(store: Store, tmp_path: Path)
         api.verify(store, certificate=tmp_path / "x.txt")
 
 
+def test_a_certificate_says_of_one_task_nothing_about_the_others(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "certificate.json"
+    api.verify(store, certificate=path)
+    store.remove("words@2", force=True)
+    for asked, changed in (("lang/qu", {"lang/qu@1": "same"}), ("words", {"words@1": "same", "words@2": "gone"})):
+        _, changes = api.verify(store, [asked], against=path)
+        assert {change.task: change.state for change in changes} == changed
+
+
 def test_the_page_stands_alone_and_is_harmless(store: Store, tmp_path: Path) -> None:
     flip(store.path_of("words@1") / "README.md", 100)
     moved = store.path.rename(tmp_path / "<script>alert(1)")
