@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import torch
 from adaptree import api
 from adaptree.cli import main
 from adaptree.errors import TaskCorrupt, TaskNotFound, UsageError
+from adaptree.hub.verify import verify
 from adaptree.tasks import beside, signing
 from adaptree.tasks.record import FUSES
 from adaptree.tasks.remote import RemoteStore
@@ -253,6 +255,37 @@ def test_verify_reads_the_objects_and_not_their_copies(here: Store) -> None:
     assert not found.ok
     assert [row.task for row in found.damaged] == ["a@1"]
     assert key in " ".join(found.damaged[0].damaged.values())
+
+
+def test_a_flipped_bit_in_any_object_is_found_and_named(
+    here: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADAPTREE_KEYS", str(tmp_path / "keys"))
+    signing.new_key("alice")
+    here.add(task())
+    api.export(here, ["reviews"], tmp_path / "signed.adaptree", key="alice")
+    there = Store(f"memory://{uuid.uuid4().hex}")
+    assert isinstance(there, RemoteStore)
+    api.import_file(tmp_path / "signed.adaptree", there)
+    there.tag("reviews", "stable")
+    objects, rng = there._objects, random.Random(0)
+    keys = [key for key, found in objects.listing("").items() if found.bytes]
+    assert {Path(key.partition("+")[0]).suffix for key in keys} == {".adaptree", ".json", ".sig", ".notes", ".tag"}
+    for key in keys * 5:
+        before = objects.read(key)
+        assert before
+        data, bit = bytearray(before), rng.randrange(8 * len(before))
+        data[bit // 8] ^= 1 << bit % 8
+        objects.put(key, bytes(data))
+        found = verify(Store(there.location))
+        assert key.partition("+")[0] in str([row.damaged for row in found.damaged]), f"bit {bit} of {key}"
+        if key.endswith((".json", ".sig")):
+            mended = verify(Store(there.location), repair=Store(tmp_path / "nobody"))
+            assert mended.ok
+            assert [each for row in mended.rows for each in row.repaired] == [key]
+            assert objects.read(key) == before
+        objects.put(key, before)
+    assert verify(there).ok
 
 
 # commands

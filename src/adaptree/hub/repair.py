@@ -82,6 +82,9 @@ def _repair_version(store: Store, peer: Store, reference: str) -> dict[str, str]
         folder = store.path_of(reference)
     except TaskCorrupt:  # of a store behind a URL: it cannot be changed in its place
         return {}
+    if copies := store.wrong_copies(reference):
+        store.renew_copies(reference)
+        return {f"tasks/{name}/{file}": "from the version itself" for file in copies}
     mine = digests.check_files(folder, called=reference)
     written, how = _from_peer(mine, peer, reference)
     missing = [file for file in (RECORD, TENSORS) if file in mine.damaged and file not in written]

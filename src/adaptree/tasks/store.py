@@ -119,6 +119,13 @@ class Store:
     def refresh(self, reference: str) -> None:
         """Forget copies of a version, so that it is read from where it is kept; of a folder there are none."""
 
+    def wrong_copies(self, reference: str) -> Names:
+        """Return the files beside a version that should be copies of its own and are not; a folder has no copies."""
+        return []
+
+    def renew_copies(self, reference: str) -> None:
+        """Write the copies of a version's files anew."""
+
     def __contains__(self, reference: object) -> bool:
         try:
             self._resolve(str(reference))
