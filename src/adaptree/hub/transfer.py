@@ -136,8 +136,7 @@ def _copy_all(
     wanted = list(_wanted(source, references, versions))
     copied = []
     for record in wanted:
-        older = versions and _has_newer(source, record, target)
-        copied.append(_copy(source, record, target, tags, older))
+        copied.append(_copy(source, record, target, versions, tags))
         on_event({"event": "copied", "number": len(copied), "of": len(wanted), **dataclasses.asdict(copied[-1])})
     return copied
 
@@ -157,11 +156,15 @@ def _has_newer(source: Store, record: Record, target: Store) -> bool:
     return any(_same(target, source.record(reference)) == reference for reference in newer)
 
 
-def _copy(source: Store, record: Record, target: Store, tags: bool, older: bool) -> Copied:
-    """Copy one version with its parts; it keeps its number if the target has no higher one, or if it is `older`."""
+def _copy(source: Store, record: Record, target: Store, versions: bool, tags: bool) -> Copied:
+    """Copy one version with its parts; it keeps its number if the target has no higher one.
+
+    One of all `versions` of its task keeps it, too, if the target has a newer one of them.
+    """
     there = _same(target, record)
     added: list[Record] = []
     if there is None:
+        older = versions and _has_newer(source, record, target)
         there = _add(source, record, target, record.name, added, older=older)
         for mark in source.marks(record.reference):
             target.mark(there, mark)
