@@ -375,17 +375,18 @@ def verify(
     which `probes` are computed again (`adaptree.hub.verify.verify`).
     """
     from adaptree.hub import certificate as certificates
+    from adaptree.hub.repair import existing
     from adaptree.hub.verify import verify as check_store
     from adaptree.tasks.store import Store
 
     before = None if against is None else certificates.read(Path(against))
-    peer = repair if repair is None or isinstance(repair, Store) else Store(repair)
+    peer = repair if repair is None or isinstance(repair, Store) else existing(repair)
     if certificate is not None:
         certificates.check_ending(Path(certificate))
     found = check_store(store, tasks, probes=probes, repair=peer, on_event=on_event, **opening)
     if certificate is not None:
         certificates.write(found, Path(certificate))
-    return found, [] if before is None else certificates.changes(before, found)
+    return found, [] if before is None else certificates.changes(before, found, tasks)
 
 
 def export_model(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
@@ -217,6 +218,23 @@ def test_the_command_prints_the_match_the_reason_and_the_price(
     out, err = capsys.readouterr()
     assert (out, err) == ("", "nothing found for 'zebra'.  Try --meaning, or adaptree list\n")
     assert main(["search", "--store", str(store.path)]) == 2
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_narrow_terminal_gets_fewer_columns_and_whole_words(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    assert main(["search", "spam", "reports", "--store", str(store.path)]) == 0
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
+    assert max(map(len, shown.splitlines())) <= 80
+    for expected in ("sms-spam@1", "tickets@1", "notes: spam reports", "score", "size"):
+        assert expected in shown
 
 
 def test_the_command_finds_by_meaning(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

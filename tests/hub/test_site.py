@@ -605,6 +605,13 @@ def test_a_phone_scrolls_no_page_sideways(every_kind: Path, open_page: Open) -> 
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
 
 
+def test_a_phone_scrolls_no_certificate_sideways(store: Store, tmp_path: Path, open_page: Open) -> None:
+    store.add(task("reviews"))
+    api.verify(store, certificate=tmp_path / "certificate.html")
+    page = open_page(tmp_path / "certificate.html", viewport={"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
 def test_everything_has_a_name_for_those_who_listen(every_kind: Path, open_page: Open) -> None:
     page = open_page(every_kind / "index.html")
     for path in ("index.html", "tasks/fused.html", "tasks/lang/xx.html"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import torch
 from adaptree import api
 from adaptree.cli import main
 from adaptree.errors import TaskCorrupt, TaskNotFound, UsageError
+from adaptree.hub.verify import verify
 from adaptree.tasks import beside, signing
 from adaptree.tasks.record import FUSES
 from adaptree.tasks.remote import RemoteStore
@@ -28,6 +30,7 @@ from tests import s3
 from tests.bases import tiny_base, words_csv
 from tests.store.test_local import task
 from tests.store.test_parts import made_of, simple
+from tests.store.test_signing import without_package
 
 
 @pytest.fixture(autouse=True)
@@ -89,6 +92,25 @@ def test_a_number_is_kept_unless_it_is_taken(here: Store, there: Store) -> None:
     assert push(here, there, "reviews") == [("reviews@3", 1)]
     assert push(here, there, "reviews@1") == [("reviews@4", 1)], "a later version has a higher number"
     assert there["reviews@4"].tensors["head.bias"][0] == 1
+
+
+def test_older_versions_that_come_later_stay_the_older_ones(here: Store, there: Store) -> None:
+    for fill in (1, 2, 3, 4):
+        here.add(task(fill=fill))
+    push(here, there, "reviews")
+    here.remove("reviews@2")
+    assert push(here, there, "reviews", versions=True) == [("reviews@1", 1), ("reviews@3", 1), ("reviews@4", 0)]
+    assert there["reviews"].tensors["head.bias"][0] == 4
+    there.remove("reviews@1")
+    assert push(here, there, "reviews", versions=True)[0] == ("reviews@5", 1), "a used number is not used again"
+
+
+def test_versions_of_another_task_of_that_name_come_after_those_that_are_there(here: Store, there: Store) -> None:
+    for fill in (1, 2):
+        here.add(task(fill=fill))
+        there.add(task(fill=10 * fill))
+    there.remove("reviews@1")
+    assert push(here, there, "reviews", versions=True) == [("reviews@3", 1), ("reviews@4", 1)]
 
 
 def test_all_tasks_and_all_versions(here: Store, there: Store, tmp_path: Path) -> None:
@@ -169,6 +191,38 @@ def test_signatures_come_along_and_are_listed(here: Store, there: Store, tmp_pat
     assert [line.signed_by for line in Store(there.location).history("reviews")] == [key.public]
 
 
+def test_a_wrong_signature_is_seen_in_a_list_and_by_verify_and_is_not_copied(
+    there: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ADAPTREE_KEYS", str(tmp_path / "keys"))
+    key = signing.new_key("alice")
+    forged = Store(tmp_path / "forged")
+    forged.add(task())
+    wrong = signing.Signature(key.public, bytes(64), "reviews@1")
+    (forged.path_of("reviews") / signing.SIGNATURES).write_text(signing.to_text([wrong]))
+    (line,) = forged.list()
+    assert (line.signed_by, "the signature by alice is wrong" in line.problem) == ("", True)
+    with pytest.raises(TaskCorrupt, match="the signature by alice is wrong: the task is not what was signed"):
+        push(forged, there, "reviews")
+    assert there.names() == []
+    assert main(["verify", "--store", str(forged.path)]) == 1
+    assert "adaptree remove reviews@1, and ask the signer for it" in capsys.readouterr().err
+
+
+def test_signatures_that_could_not_be_checked_are_checked_when_they_can_be(
+    here: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ADAPTREE_KEYS", str(tmp_path / "keys"))
+    wrong = signing.Signature(signing.new_key("alice").public, bytes(64), "reviews@1")
+    here.add(task())
+    (here.path_of("reviews") / signing.SIGNATURES).write_text(signing.to_text([wrong]))
+    with monkeypatch.context() as patched:
+        without_package(patched)
+        assert main(["list", "--store", str(here.path)]) == 0
+        assert "signed by (not checked)" in capsys.readouterr().out
+    assert "is wrong" in here.list()[0].problem
+
+
 def test_a_store_is_exported_imported_searched_and_verified_wherever_it_is(
     here: Store, there: Store, tmp_path: Path
 ) -> None:
@@ -201,6 +255,37 @@ def test_verify_reads_the_objects_and_not_their_copies(here: Store) -> None:
     assert not found.ok
     assert [row.task for row in found.damaged] == ["a@1"]
     assert key in " ".join(found.damaged[0].damaged.values())
+
+
+def test_a_flipped_bit_in_any_object_is_found_and_named(
+    here: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADAPTREE_KEYS", str(tmp_path / "keys"))
+    signing.new_key("alice")
+    here.add(task())
+    api.export(here, ["reviews"], tmp_path / "signed.adaptree", key="alice")
+    there = Store(f"memory://{uuid.uuid4().hex}")
+    assert isinstance(there, RemoteStore)
+    api.import_file(tmp_path / "signed.adaptree", there)
+    there.tag("reviews", "stable")
+    objects, rng = there._objects, random.Random(0)
+    keys = [key for key, found in objects.listing("").items() if found.bytes]
+    assert {Path(key.partition("+")[0]).suffix for key in keys} == {".adaptree", ".json", ".sig", ".notes", ".tag"}
+    for key in keys * 5:
+        before = objects.read(key)
+        assert before
+        data, bit = bytearray(before), rng.randrange(8 * len(before))
+        data[bit // 8] ^= 1 << bit % 8
+        objects.put(key, bytes(data))
+        found = verify(Store(there.location))
+        assert key.partition("+")[0] in str([row.damaged for row in found.damaged]), f"bit {bit} of {key}"
+        if key.endswith((".json", ".sig")):
+            mended = verify(Store(there.location), repair=Store(tmp_path / "nobody"))
+            assert mended.ok
+            assert [each for row in mended.rows for each in row.repaired] == [key]
+            assert objects.read(key) == before
+        objects.put(key, before)
+    assert verify(there).ok
 
 
 # commands

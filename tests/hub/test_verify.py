@@ -405,6 +405,24 @@ def test_a_peer_with_another_task_of_that_name_restores_nothing(store: Store, pe
     assert bits(store) == damaged, "whole or not at all"
 
 
+def test_a_peer_that_has_the_version_under_another_number_restores_it(store: Store, peer: Store) -> None:
+    whole = bits(store)
+    peer.remove("words@2", force=True)
+    (peer.path / "tasks/words/1").rename(peer.path / "tasks/words/7")
+    flip(store.path_of("words@1") / "task.safetensors", 1234)
+    found = verify(store, repair=peer)
+    assert found.ok
+    assert bits(store) == whole
+
+
+def test_a_peer_that_is_not_there_is_said(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flip(store.path_of("words@1") / "README.md", 100)
+    assert main(["verify", "--store", str(store.path), "--repair", str(tmp_path / "pere")]) == 1
+    assert "there is no store to repair from at" in capsys.readouterr().err
+    assert not (tmp_path / "pere").exists()
+    assert not verify(store).ok, "nothing was done"
+
+
 def test_a_damaged_peer_restores_nothing(store: Store, peer: Store) -> None:
     for each in (store, peer):
         flip(each.path_of("words@1") / "task.safetensors", 9999)
@@ -505,6 +523,15 @@ def test_a_certificate_that_was_changed_is_refused(store: Store, tmp_path: Path)
         api.verify(store, certificate=tmp_path / "x.txt")
 
 
+def test_a_certificate_says_of_one_task_nothing_about_the_others(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "certificate.json"
+    api.verify(store, certificate=path)
+    store.remove("words@2", force=True)
+    for asked, changed in (("lang/qu", {"lang/qu@1": "same"}), ("words", {"words@1": "same", "words@2": "gone"})):
+        _, changes = api.verify(store, [asked], against=path)
+        assert {change.task: change.state for change in changes} == changed
+
+
 def test_the_page_stands_alone_and_is_harmless(store: Store, tmp_path: Path) -> None:
     flip(store.path_of("words@1") / "README.md", 100)
     moved = store.path.rename(tmp_path / "<script>alert(1)")
@@ -532,6 +559,7 @@ def test_the_command_prints_tables_and_json(store: Store, capsys: pytest.Capture
         assert main([*words, "--format", form]) == 0
         assert "words@1" in capsys.readouterr().out
     flip(store.path_of("words@1") / "README.md", 100)
+    (tmp_path / "nobody").mkdir()
     assert main([*words, "words@1", "--repair", str(tmp_path / "nobody")]) == 0
     assert "repaired: tasks/words/1/README.md, drawn from the record" in capsys.readouterr().err
 

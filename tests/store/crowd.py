@@ -23,11 +23,13 @@ import torch
 
 from adaptree.errors import TaskNotFound
 from adaptree.hub.transfer import push
+from adaptree.hub.verify import verify
 from adaptree.reports import card, figures  # noqa: F401  # once for all processes
 from adaptree.tasks import beside
 from adaptree.tasks.record import Record
 from adaptree.tasks.store import Store
 from adaptree.tasks.task import Task
+from adaptree.tasks.versions import rollback
 
 NAMES = ("a", "b", "lang/qu")
 LEAST = 8
@@ -111,7 +113,7 @@ def together(url: str, processes: int, seconds: float) -> dict[str, int]:
 
 
 def killed(url: str, rounds: int, folder: Path) -> dict[str, int]:
-    """Kill processes that add or push at random moments, and look each time whether the store is as they left it."""
+    """Kill processes that add, push, remove or roll back at random moments; each time the store is as they left it."""
     rng, store, source = random.Random(rounds), Store(url), Store(folder)
     known: dict[str, int] = {}
     for number in (1, 2):
@@ -124,7 +126,7 @@ def killed(url: str, rounds: int, folder: Path) -> dict[str, int]:
         pid = os.fork()
         if not pid:
             with os.fdopen(child, "w", buffering=1) as out:
-                for step in adding(url, turn) if turn % 2 else pushing(url, folder, turn):
+                for step in (adding, pushing, rolling_back, removing)[turn % 4](url, folder, turn):
                     print(json.dumps(step), file=out)
         os.close(child)
         with os.fdopen(reader) as lines:
@@ -132,26 +134,49 @@ def killed(url: str, rounds: int, folder: Path) -> dict[str, int]:
             time.sleep(rng.uniform(0, 2 * takes))
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-            said = dict(json.loads(line) for line in (first, *lines) if line.endswith("\n"))
-        before, known = known, known | said
+            said = [json.loads(line) for line in (first, *lines) if line.endswith("\n")]
+        assert said, "the process ended by itself"
+        before = dict(known)
+        for reference, number in said:
+            known.pop(reference) if number is None else known.update({reference: number})
         references = [f"{name}@{version}" for name in store.names() for version in store.versions(name)]
         there = {each: before[each] if each in before else number_of(store[each]) for each in references}
-        assert known.items() <= there.items()
-        assert len(there) <= len(known) + 1, "at most one that was not said to be done"
-        unsaid += len(there) - len(known)
+        assert all(there[each] == known[each] for each in there.keys() & known.keys())
+        assert len(there.keys() ^ known.keys()) <= 1, "at most one that was not said to be done"
+        unsaid += len(there.keys() ^ known.keys())
         known = there
         assert [line.problem for line in store.list() if line.problem] == []
     assert {each: number_of(store[each]) for each in known} == known
+    assert verify(store).ok
     push(["pushed"], url, store=source, versions=True)
     sent = sorted(number_of(store[f"pushed@{version}"]) for version in store.versions("pushed"))
     assert sent == sorted(number_of(source[f"pushed@{version}"]) for version in source.versions("pushed"))
     return {"rounds": rounds, "versions": len(known), "unsaid": unsaid}
 
 
-def adding(url: str, turn: int) -> Iterator[tuple[str, int]]:
+def adding(url: str, _: Path, turn: int) -> Iterator[tuple[str, int]]:
     store = Store(url)
     for number in itertools.count(turn * 1000):
         yield store.add(task("added", number)).record.reference, number
+
+
+def rolling_back(url: str, _: Path, turn: int) -> Iterator[tuple[str, int]]:
+    store, rng = Store(url), random.Random(turn)
+    while True:
+        added = rollback(store, f"added@{rng.choice(store.versions('added')[:-1])}")
+        yield added.record.reference, number_of(added)
+
+
+def removing(url: str, _: Path, turn: int) -> Iterator[tuple[str, int | None]]:
+    """Remove versions, and add one whenever there are too few; a removed one is said with None."""
+    store, rng = Store(url), random.Random(turn)
+    for number in itertools.count(turn * 1000):
+        if len(versions := store.versions("added")) > 2:
+            doomed = f"added@{rng.choice(versions)}"
+            store.remove(doomed, force=True)
+            yield doomed, None
+        else:
+            yield store.add(task("added", number)).record.reference, number
 
 
 def pushing(url: str, folder: Path, turn: int) -> Iterator[tuple[str, int]]:

@@ -495,9 +495,35 @@ def test_a_server_that_does_not_answer_is_given_up_soon(
     with listening(silent) as endpoint:
         s3.use(endpoint, monkeypatch)
         began = time.monotonic()
-        with pytest.raises(Unreachable, match=rf"{bucket} cannot be reached: [^?]*\.  Check the network"):
+        with pytest.raises(Unreachable, match=rf"{bucket} cannot be reached: [^?]*\.  Check the network") as error:
             Store(bucket)["reviews"]  # though there is a copy
+        assert str(error.value).count('"') % 2 == 0
         assert time.monotonic() - began < 30
+
+
+def test_a_folder_that_cannot_be_listed_is_not_taken_for_an_empty_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    url = f"memory://{uuid.uuid4().hex}"
+    for name in ("reviews", "lang/qu"):
+        Store(url).add(task(name))
+    ls = MemoryFileSystem.ls
+    for broken in ("tasks", "lang"):
+
+        def failing(self: Any, path: str, *rest: Any, broken: str = broken, **options: Any) -> Any:
+            if path.endswith(broken):
+                raise OSError("the line is dead")
+            return ls(self, path, *rest, **options)
+
+        monkeypatch.setattr(MemoryFileSystem, "ls", failing)
+        with pytest.raises(Unreachable, match="the line is dead"):
+            Store(url).list()
+
+
+def test_a_web_server_that_is_not_there_is_said() -> None:
+    pytest.importorskip("aiohttp")
+    with listening(False) as endpoint, pytest.raises(Unreachable, match="cannot be reached"):
+        Store(f"{endpoint}/tasks").list()
 
 
 def test_a_protocol_without_its_package_or_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -524,8 +550,8 @@ def test_a_cache_that_cannot_be_written_is_named(store: Store, cache: Path) -> N
 # several processes, and killed ones
 
 
-def crowd(endpoint: str, tmp_path: Path, what: str, *words: object) -> dict[str, int]:
-    url = f"s3://{s3.BUCKET}/{uuid.uuid4().hex}"
+def crowd(endpoint: str, tmp_path: Path, what: str, *words: object, url: str = "") -> dict[str, int]:
+    url = url or f"s3://{s3.BUCKET}/{uuid.uuid4().hex}"
     command = [sys.executable, "-m", "tests.store.crowd", what, url, *map(str, words)]
     environment = {**os.environ, **s3.settings(endpoint), "ADAPTREE_CACHE": str(tmp_path / "cache")}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=3000)
@@ -544,10 +570,18 @@ def test_eight_processes_at_once_lose_nothing(
     assert found["added"] > 8
 
 
-@pytest.mark.parametrize("rounds", [pytest.param(4, id="few"), pytest.param(25, marks=pytest.mark.slow, id="many")])
-@pytest.mark.parametrize("which", ["server", "plain_server"])
-def test_a_killed_process_leaves_whole_versions(
+@pytest.mark.parametrize(
+    ("which", "rounds"),
+    [
+        ("server", 4), ("plain_server", 4), ("folder", 8),
+        *(pytest.param(which, rounds, marks=pytest.mark.slow)
+          for which, rounds in (("server", 100), ("plain_server", 25), ("folder", 100))),
+    ],
+)  # fmt: skip
+def test_processes_killed_while_they_add_push_roll_back_and_remove_leave_what_was_completed(
     request: pytest.FixtureRequest, tmp_path: Path, which: str, rounds: int
 ) -> None:
-    found = crowd(request.getfixturevalue(which), tmp_path, "killed", rounds, tmp_path / "source")
+    folder = which == "folder"
+    endpoint, url = ("", str(tmp_path / "store")) if folder else (request.getfixturevalue(which), "")
+    found = crowd(endpoint, tmp_path, "killed", rounds, tmp_path / "source", url=url)
     assert found["rounds"] == rounds

@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -339,6 +340,8 @@ def test_a_source_that_is_none_is_an_error(
         ({"epochs": 0}, "epochs must be"),
         ({"namespace": "Über"}, "cannot be a task's name"),
         ({"base": "no/such/base at all"}, "no base"),
+        ({"method": "houlsbi"}, "no method 'houlsbi'.*Did you mean 'houlsby'"),
+        ({"kind": "clasify"}, "no kind 'clasify'.*Did you mean 'classify'"),
     ],
 )
 def test_wrong_options_are_found_before_anything_is_trained(
@@ -749,6 +752,24 @@ def test_a_terminal_shows_a_table_that_has_room_on_it(
     assert table.caption == "0 of 40 files done"
     assert "f0.csv" not in list(table.columns[0].cells)
     assert "f0.csv" in list(after.columns[0].cells)  # what has just ended is there, though it came first
+
+
+def test_a_narrow_terminal_gets_fewer_columns_and_whole_words(
+    folder: Path, command: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    terminals = {name: Terminal() for name in ("stdout", "stderr")}
+    for name, terminal in terminals.items():
+        monkeypatch.setattr(sys, name, terminal)
+    assert command(folder) == 0
+    for terminal in terminals.values():
+        shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", terminal.getvalue())
+        table = [line for line in shown.splitlines() if "apples.csv" in line]
+        assert table
+        assert max(map(len, table)) <= 80
+        assert "apples@1" in table[-1]
+        assert "trained" in table[-1]
 
 
 def test_the_command_reads_what_files_have_in_common_from_a_config(

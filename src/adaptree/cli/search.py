@@ -8,14 +8,16 @@ import typer
 
 from adaptree.cli import app as shared
 from adaptree.cli.app import app
-from adaptree.cli.show import Format, emit, say, size
+from adaptree.cli.show import Format, emit, fitting, say, size
 
 TITLES = {
     "task": "task", "match": "match", "why": "why", "kind": "kind", "method": "method", "metric": "metric",
     "score": "score", "trained": "trained", "percent": "% of base", "size": "size",
 }  # fmt: skip
-WIDEST = 60
-"""Characters of the reason in a table."""
+LEAST = ("trained", "metric", "kind", "method", "percent")
+"""Columns that a narrow terminal does without, in this order."""
+WIDEST, NARROWEST = 60, 24
+"""Characters of the reason in a table, and in a line of it on a narrow terminal."""
 
 
 @app.command()
@@ -52,6 +54,6 @@ def search(
             for hit in found
             for s in (hit.summary,)
         ]  # fmt: skip
-        emit(rows, form, TITLES)
+        emit(rows, form, fitting(rows, TITLES, LEAST, why=NARROWEST))
     if not found:
         say(f"nothing found for '{asked}'.  {'adaptree list' if meaning else 'Try --meaning, or adaptree list'}", quiet)

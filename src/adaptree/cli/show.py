@@ -25,6 +25,8 @@ BESIDE = ("separator", "id", "start", "impossible")
 """Parts that a line about a run leaves out."""
 PIPE_WIDTH = 160
 """Columns of text that a table in a pipe may take."""
+BETWEEN = 3
+"""Blanks between two columns of a table."""
 NUMBER = re.compile(r"[-+]?[\d,.]+( ?(B|KB|MB|GB|%|s))?|-?")
 """A cell of a table that reads as a number."""
 
@@ -120,6 +122,27 @@ def _table(rows: list[Mapping[str, Any]], columns: Mapping[str, str] | None) -> 
     for line in zip(*shown, strict=True):
         table.add_row(*line)
     out().print(table)
+
+
+def fitting(
+    rows: Sequence[Mapping[str, Any]], titles: Mapping[str, str], least: Sequence[str], room: int | None = None,
+    **wrapped: int,
+) -> dict[str, str]:  # fmt: skip
+    """Return the columns that fit side by side in `room`, by default the terminal's: without some of `least`, in order.
+
+    `wrapped` columns may be as narrow as that; without a terminal, all columns are returned.
+    """
+    found = dict(titles)
+    if room is None:
+        if not sys.stdout.isatty():
+            return found
+        room = int(out().width)
+    widths = {key: max(map(width, (title, *column([row.get(key) for row in rows])))) for key, title in titles.items()}
+    widths |= {key: min(widths[key], narrow) for key, narrow in wrapped.items()}
+    for key in least:
+        if sum(widths[each] + BETWEEN for each in found) > room:
+            del found[key]
+    return found
 
 
 def _print_plain(titles: Sequence[str], columns: Sequence[Sequence[str]], right: Sequence[bool]) -> bool:

@@ -13,7 +13,7 @@ from adaptree.cli import app as shared
 from adaptree.cli import options
 from adaptree.cli.app import app
 from adaptree.cli.config import Config
-from adaptree.cli.show import Format, column, counted, emit, out, say, size
+from adaptree.cli.show import Format, column, counted, emit, fitting, out, say, size
 from adaptree.reports.times import about, duration
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ TITLES = {
     "file": "file", "task": "task", "kind": "kind", "rows": "rows", "state": "state", "metric": "metric",
     "score": "score", "percent": "% of base", "size": "size", "seconds": "seconds",
 }  # fmt: skip
+LEAST = ("metric", "kind", "rows", "seconds", "percent")
+"""Columns that a narrow terminal does without, in this order."""
 ENDED = ("trained", "unchanged", "failed", "stopped")
 
 
@@ -62,7 +64,8 @@ def stream(
             source, store=store, watch=watch, jobs=jobs, namespace=namespace, retry=retry, on_event=progress, **given
         )
     if form is Format.table:
-        emit([_cells(asdict(row)) for row in report.rows], form, TITLES)
+        rows = [_cells(asdict(row)) for row in report.rows]
+        emit(rows, form, fitting(rows, TITLES, LEAST))
         for line in totals(report):
             out().print(line, soft_wrap=True)
     else:
@@ -187,8 +190,9 @@ class StreamProgress:
         chosen = [*active, *ended[-max(1, room - len(active)) :], *waiting][:room]
         shown = [_cells(row) for row in rows if any(row is each for each in chosen)]
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=self._caption, caption_justify="left")
-        columns = {key: column([row.get(key) for row in shown]) for key in TITLES}
-        for key, title in TITLES.items():
+        titles = fitting(shown, TITLES, LEAST, self._console.width)
+        columns = {key: column([row.get(key) for row in shown]) for key in titles}
+        for key, title in titles.items():
             table.add_column(title, no_wrap=key != "file")
         for cells in zip(*columns.values(), strict=True):
             table.add_row(*cells)

@@ -11,9 +11,8 @@ import typer
 
 from adaptree.cli import app as shared
 from adaptree.cli.app import app
-from adaptree.cli.show import Format, column, counted, emit, emit_one, out, page, say, size
+from adaptree.cli.show import Format, counted, emit, emit_one, fitting, page, say, size
 from adaptree.errors import UsageError
-from adaptree.reports.text import width
 from adaptree.tasks.selection import Sort
 
 if TYPE_CHECKING:
@@ -23,8 +22,6 @@ PAGE = 50
 """Tasks that a terminal shows at once."""
 LEAST = ("trained", "base", "created", "metric", "percent")
 """Columns that a narrow terminal does without, in this order."""
-BETWEEN = 3
-"""Blanks between two columns."""
 TITLES = {
     "task": "task", "kind": "kind", "method": "method", "base": "base", "metric": "metric", "score": "score",
     "trained": "trained", "percent": "% of base", "size": "size", "created": "created",
@@ -143,7 +140,7 @@ def _emit(found: Sequence[Any], form: Format, more: Sequence[Mapping[str, Any]] 
     if form is not Format.table:
         emit(({**asdict(one), **beside} for one, beside in zip(found, more or [{}] * len(found), strict=True)), form)
         return
-    from adaptree.tasks.signing import owner
+    from adaptree.tasks.signing import can_check, owner
 
     rows = [
         {
@@ -158,17 +155,9 @@ def _emit(found: Sequence[Any], form: Format, more: Sequence[Mapping[str, Any]] 
         row["noted"] = "; ".join(_noted(beside))
     more_titles = {"signed": "signed by", "noted": "noted"}
     titles = TITLES | {key: title for key, title in more_titles.items() if any(row.get(key) for row in rows)}
-    emit(rows, form, _fitting(rows, titles) if sys.stdout.isatty() else titles)
-
-
-def _fitting(rows: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> dict[str, str]:
-    """Return the columns that fit side by side on this terminal, without some of LEAST where it is narrow."""
-    found = dict(titles)
-    widths = {key: max(map(width, (title, *column([row[key] for row in rows])))) for key, title in titles.items()}
-    for least in LEAST:
-        if sum(widths[key] + BETWEEN for key in found) > out().width:
-            del found[least]
-    return found
+    if "signed" in titles and not can_check():
+        titles["signed"] = "signed by (not checked)"
+    emit(rows, form, fitting(rows, titles, LEAST))
 
 
 def _beside(store: Store, name: str, version: int) -> dict[str, list[str]]:

@@ -5,7 +5,7 @@ As JSON it can be compared with the store later (`changes`); as HTML it is a pag
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,7 @@ def write(found: Verification, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, text.encode())
     except OSError as error:
-        raise cannot_write(path, error) from error
+        raise cannot_write(path, error, to_store=False) from error
 
 
 def check_ending(path: Path) -> str:
@@ -104,11 +104,16 @@ class Change:
     """those whose bytes are others now"""
 
 
-def changes(before: Mapping[str, Any], now: Verification) -> list[Change]:
-    """Return what has become of every version of a certificate, and which are new."""
+def changes(before: Mapping[str, Any], now: Verification, asked: Sequence[str] = ()) -> list[Change]:
+    """Return what has become of every version of a certificate, and which are new.
+
+    `asked` are the names of those that were verified, if not all.
+    """
     here = {row.task: row for row in now.tasks}
     found = []
     for task, then in before["tasks"].items():
+        if task not in here and asked and task.partition("@")[0] not in asked:
+            continue  # nobody has looked at it
         if task not in here:
             found.append(Change(task=task, state=GONE))
             continue

@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from adaptree.errors import AdaptreeError, TaskCorrupt
+from adaptree.errors import AdaptreeError, StoreError, TaskCorrupt
 from adaptree.tasks import beside, digests, parts, runs
 from adaptree.tasks.beside import NEEDED, REMOVED, TAG
 from adaptree.tasks.digests import SUMS, Files
 from adaptree.tasks.files import cannot_write, replace_file
 from adaptree.tasks.names import parse_reference
 from adaptree.tasks.record import RECORD, TENSORS
+from adaptree.tasks.signing import SIGNATURES
 from adaptree.tasks.task import shown
 
 if TYPE_CHECKING:
@@ -40,10 +41,25 @@ def repair(store: Store, peer: Store, rows: Sequence[Checked]) -> dict[str, str]
     return done
 
 
+def existing(peer: str | Path) -> Store:
+    """Return the store to restore files from; raise StoreError if its folder is not there."""
+    from adaptree.tasks.store import Store
+
+    store = Store(peer)
+    if store.location == str(store.path) and not store.path.is_dir():
+        raise StoreError(
+            f"there is no store to repair from at '{peer}'.",
+            hint="--repair DIR|URL   (an empty folder, if only cards are to be drawn again)",
+        )
+    return store
+
+
 def what_to_do(row: Checked) -> str:
     """Return what the user can do about a damaged row, as typed."""
     if row.damaged and not row.files and "@" in row.task:
         return f"adaptree remove {row.task}, and push it again from a store that has it"
+    if any(file.endswith(SIGNATURES) for file in row.damaged):
+        return f"adaptree remove {row.task}, and ask the signer for it"
     if "@" in row.task:
         file = next(iter(row.damaged), "")
         only_card = row.damaged and not any(each.endswith((RECORD, TENSORS)) for each in row.damaged)
@@ -66,6 +82,9 @@ def _repair_version(store: Store, peer: Store, reference: str) -> dict[str, str]
         folder = store.path_of(reference)
     except TaskCorrupt:  # of a store behind a URL: it cannot be changed in its place
         return {}
+    if copies := store.wrong_copies(reference):
+        store.renew_copies(reference)
+        return {f"tasks/{name}/{file}": "from the version itself" for file in copies}
     mine = digests.check_files(folder, called=reference)
     written, how = _from_peer(mine, peer, reference)
     missing = [file for file in (RECORD, TENSORS) if file in mine.damaged and file not in written]
@@ -85,13 +104,9 @@ def _repair_version(store: Store, peer: Store, reference: str) -> dict[str, str]
 
 def _from_peer(mine: Files, peer: Store, reference: str) -> tuple[dict[str, bytes], dict[str, str]]:
     """Return the damaged files that the same version of another store has whole, and where they are from."""
-    try:
-        folder = peer.path_of(reference)
-    except AdaptreeError:
+    if (found := _same_version(mine, peer, reference)) is None:
         return {}, {}
-    theirs = digests.check_files(folder, called=reference)
-    if not _is_same(mine, theirs):
-        return {}, {}
+    folder, theirs = found
     lost = list(mine.damaged)
     if SUMS in mine.damaged:  # then nobody knows whether the card is whole
         lost += [
@@ -104,6 +119,20 @@ def _from_peer(mine: Files, peer: Store, reference: str) -> tuple[dict[str, byte
             if hashlib.sha256(data).hexdigest() == mine.expected.get(file, theirs.digests[file]):
                 written[file] = data
     return written, dict.fromkeys(written, f"from {peer.location}")
+
+
+def _same_version(mine: Files, peer: Store, reference: str) -> tuple[Path, Files] | None:
+    """Return the folder and files of the same version in another store, where it may have another number."""
+    name, version = parse_reference(reference)
+    for number in sorted(peer.versions(name), key=lambda number: number != version):
+        try:
+            folder = peer.path_of(f"{name}@{number}")
+        except AdaptreeError:
+            continue
+        theirs = digests.check_files(folder, called=f"{name}@{number}")
+        if _is_same(mine, theirs):
+            return folder, theirs
+    return None
 
 
 def _is_same(mine: Files, theirs: Files) -> bool:

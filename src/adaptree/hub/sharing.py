@@ -345,9 +345,9 @@ class _Bundle:
                 if each.reference != version.reference:
                     version.notes.append(f"signed as {each.reference}")
             if trusted is not None and trusted.public not in {each.public for each in found}:
-                by = f"signed by {', '.join(version.signed_by)}" if found else "not signed"
+                by = f"signed by {', '.join(version.signed_by)} and not" if found else "not signed"
                 raise BundleError(
-                    f"'{version.reference}' is {by}, and not by {trusted.name or trusted.public}.",
+                    f"'{version.reference}' is {by} by {trusted.name or trusted.public}.",
                     hint="Nothing was added. Leave out --trust only if you trust where the file comes from.",
                 )
 
@@ -438,10 +438,20 @@ class _Bundle:
                 values = parts.rename(read_values(version.folder, called=version.reference), names)
                 replace_file(version.folder / RECORD, (json_text(values, indent=1, sort_keys=True) + "\n").encode())
                 renew_sums(version.folder)
-            version.here = self.store.add_folder(version.folder, version.target, version.number)
+            older = self._has_newer(version)
+            version.here = self.store.add_folder(version.folder, version.target, version.number, older=older)
         for name, files in self.manifest.beside.items():
             for file in files:
                 self._add_beside(name, file)
+
+    def _has_newer(self, version: _Version) -> bool:
+        """Return whether the store has a newer version of the very same task, from the file, under its own number."""
+        return any(
+            newer.name == version.name
+            and newer.number > version.number
+            and newer.here == f"{version.target}@{newer.number}"
+            for newer in self.versions.values()
+        )
 
     def _add_beside(self, name: str, file: str) -> None:
         """Add the lines of a small file that the store does not have; a tag that is here stays where it is."""

@@ -21,6 +21,7 @@ from adaptree.tasks.beside import NOTES, TAG
 from adaptree.tasks.digests import renew_sums
 from adaptree.tasks.files import cannot_write, replace_file
 from adaptree.tasks.record import RECORD, Record, content, read_values
+from adaptree.tasks.signing import checked_signatures
 from adaptree.tasks.store import Store
 from adaptree.tasks.task import read_task
 
@@ -135,7 +136,7 @@ def _copy_all(
     wanted = list(_wanted(source, references, versions))
     copied = []
     for record in wanted:
-        copied.append(_copy(source, record, target, tags))
+        copied.append(_copy(source, record, target, versions, tags))
         on_event({"event": "copied", "number": len(copied), "of": len(wanted), **dataclasses.asdict(copied[-1])})
     return copied
 
@@ -148,12 +149,23 @@ def _wanted(source: Store, references: Sequence[str], versions: bool) -> Iterato
         yield from (source.record(f"{newest.name}@{number}") for number in every) if every else (newest,)
 
 
-def _copy(source: Store, record: Record, target: Store, tags: bool) -> Copied:
-    """Copy one version with its parts; it keeps its number if the target has no higher one."""
+def _has_newer(source: Store, record: Record, target: Store) -> bool:
+    """Return whether the target has a newer version of the very same task under its own number."""
+    both = set(source.versions(record.name)) & set(target.versions(record.name))
+    newer = (f"{record.name}@{number}" for number in sorted(both) if number > record.version)
+    return any(_same(target, source.record(reference)) == reference for reference in newer)
+
+
+def _copy(source: Store, record: Record, target: Store, versions: bool, tags: bool) -> Copied:
+    """Copy one version with its parts; it keeps its number if the target has no higher one.
+
+    One of all `versions` of its task keeps it, too, if the target has a newer one of them.
+    """
     there = _same(target, record)
     added: list[Record] = []
     if there is None:
-        there = _add(source, record, target, record.name, added)
+        older = versions and _has_newer(source, record, target)
+        there = _add(source, record, target, record.name, added, older=older)
         for mark in source.marks(record.reference):
             target.mark(there, mark)
     if tags:
@@ -172,7 +184,7 @@ def _same(target: Store, record: Record) -> str | None:
     return None
 
 
-def _add(source: Store, record: Record, target: Store, name: str, added: list[Record]) -> str:
+def _add(source: Store, record: Record, target: Store, name: str, added: list[Record], *, older: bool = False) -> str:
     """Copy the files of a version as they are, after those of the parts that the target lacks; return its reference.
 
     A part whose name belongs to another task there is called WHOLE-PART, and only then does the record change.
@@ -195,11 +207,12 @@ def _add(source: Store, record: Record, target: Store, name: str, added: list[Re
     try:
         shutil.copytree(source.path_of(record.reference), staging)
         read_task(staging, called=record.reference)  # raises if it is damaged
+        checked_signatures(staging, called=record.reference)
         if renamed:
             values = parts.rename(read_values(staging, called=record.reference), renamed)
             replace_file(staging / RECORD, (json_text(values, indent=1, sort_keys=True) + "\n").encode())
             renew_sums(staging)
-        here = target.add_folder(staging, name, record.version)
+        here = target.add_folder(staging, name, record.version, older=older)
     except OSError as error:
         raise cannot_write(target.path, error) from error
     finally:

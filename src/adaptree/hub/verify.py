@@ -166,7 +166,7 @@ def verify(
     if repair is not None and any(row.damaged for row in rows):
         done = restore(store, repair, rows)
         rows = _check(store, chosen, not references, silent)
-        rows = [replace(row, repaired={file: how for file, how in done.items() if file in row.files}) for row in rows]
+        rows = [replace(row, repaired={file: how for file, how in done.items() if _is_of(row, file)}) for row in rows]
     bases: list[CheckedBase] = []
     if probes:
         found, bases = _probe(store, rows, on_event, opening)
@@ -225,16 +225,26 @@ def _version(store: Store, reference: str) -> Checked | None:
     found = digests.check_files(folder, called=reference)
     if found.damaged and number not in store.versions(name):
         return None
+    try:
+        wrong = {f"tasks/{name}/{file}": "it is not what the version has" for file in store.wrong_copies(reference)}
+    except TaskNotFound:
+        return None
     at = f"tasks/{name}/{number}"
     return Checked(
         task=reference,
         files={f"{at}/{file}": digest for file, digest in found.digests.items()},
-        damaged={f"{at}/{file}": why for file, why in found.damaged.items()},
+        damaged={f"{at}/{file}": why for file, why in found.damaged.items()} | wrong,
         unknown=tuple(f"{at}/{file}" for file in found.unknown),
         notes=() if found.covered or found.damaged else (digests.NOT_COVERED,),
         weights=found.record.digest if found.record else "",
         base=str(found.record.base.get("fingerprint", "")) if found.record else "",
     )
+
+
+def _is_of(row: Checked, file: str) -> bool:
+    """Return whether a file is one of a row's, or a copy of one beside the version."""
+    at, _, ending = file.rpartition(".")
+    return file in row.files or (at == f"tasks/{row.task.replace('@', '/')}" and ending in ("json", "sig"))
 
 
 def _beside(store: Store, name: str) -> Checked:

@@ -27,7 +27,8 @@ STYLE = """
   :root { --ink: #e3e7ec; --paper: #14181d; --faint: #9aa3ad; --line: #343b44; --soft: #1c2229; --accent: #4fc49a; } }
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 68rem;
   margin: 2rem auto; padding: 0 1rem; }
-h1, h2, h3 { line-height: 1.25; } h2 { border-top: 1px solid var(--line); padding-top: 1.5rem; margin-top: 2.5rem; }
+h1, h2, h3 { line-height: 1.25; overflow-wrap: anywhere; }
+h2 { border-top: 1px solid var(--line); padding-top: 1.5rem; margin-top: 2.5rem; }
 a { color: var(--accent); } .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 0.85rem; font-variant-numeric: tabular-nums; }
 th, td { border-bottom: 1px solid var(--line); padding: 0.25rem 0.7rem; text-align: left; vertical-align: top; }

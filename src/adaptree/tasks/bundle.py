@@ -110,7 +110,7 @@ def pack(
     except ValueError as error:
         raise BundleError(f"cannot export: {error}.", hint="Try again.") from error
     except OSError as error:
-        raise cannot_write(file, error) from error
+        raise cannot_write(file, error, to_store=False) from error
     finally:
         partial.unlink(missing_ok=True)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from adaptree.errors import AdaptreeError, TaskCorrupt
 from adaptree.tasks.files import replace_file
 from adaptree.tasks.record import RECORD, TENSORS, Record, read_record
-from adaptree.tasks.signing import SIGNATURES, read_signatures
+from adaptree.tasks.signing import SIGNATURES, checked_signatures, read_signatures
 
 SUMS = "SHA256SUMS"
 MOST_SUMS = 1_000_000
@@ -113,9 +113,9 @@ def check_files(folder: Path, *, called: str) -> Files:
             damaged[TENSORS] = "wrong digest"
     elif TENSORS not in digests:
         damaged[TENSORS] = "the file is missing"
-    if SIGNATURES in digests and SIGNATURES not in expected:  # it came later, and each of its lines has a checksum
+    if SIGNATURES in digests:  # it came later, and each of its lines has a checksum
         try:
-            read_signatures(folder, called=called)
+            (read_signatures if record is None else checked_signatures)(folder, called=called)
         except AdaptreeError as error:
             damaged[SIGNATURES] = error.what.partition(f"{SIGNATURES}: ")[2].rstrip(".") or error.what
     known = {RECORD, TENSORS, SUMS, SIGNATURES, *expected} | (set() if expected else {"README.md", *_figures(digests)})

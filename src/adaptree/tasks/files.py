@@ -43,16 +43,18 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def cannot_write(path: Path, error: OSError) -> StoreError:
-    """Return the error for a place that cannot be written, with the system's reason and what to do about it."""
+def cannot_write(path: Path, error: OSError, *, to_store: bool = True) -> StoreError:
+    """Return the error for a place, in a store or elsewhere, that cannot be written: the reason, and what to do."""
     first = {
         errno.ENOSPC: "Free some space",
         errno.EDQUOT: "Free some of your quota",
         errno.EACCES: "Make the folder writable",
         errno.EPERM: "Make the folder writable",
         errno.EROFS: "Make the folder writable",
+        errno.ENOENT: "Check that its folder is there",
     }.get(error.errno or 0, "Check that it is a folder on a working disk")
+    other = "choose another (--store DIR, or ADAPTREE_STORE)" if to_store else "choose another place"
     return StoreError(
         f"cannot write {path}: {error.strerror or error}. Nothing was changed.",
-        hint=f"{first}, or choose another (--store DIR, or ADAPTREE_STORE).",
+        hint=f"{first}, or {other}.",
     )

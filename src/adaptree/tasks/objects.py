@@ -54,7 +54,7 @@ class Objects:
         with self._talking():
             path = self._path(prefix)
             try:
-                found = self._fs.find(path, detail=True)
+                found = self._fs.find(path, detail=True) if self.protocol in CONDITIONAL else self._walk(path)
             except FileNotFoundError as error:
                 if _code(error) == "NoSuchBucket":
                     raise
@@ -62,6 +62,21 @@ class Objects:
             start = f"{path.strip('/')}/"
             listed = {str(name).strip("/"): info for name, info in found.items() if info.get("type") != "directory"}
             return {name[len(start) :]: _found(info) for name, info in listed.items() if name.startswith(start)}
+
+    def _walk(self, path: str) -> dict[str, dict[str, Any]]:
+        """Return the files under a folder, with what is known of each; `find` would leave out what it cannot read."""
+        found: dict[str, dict[str, Any]] = {}
+        folders = [path]
+        while folders:
+            folder = folders.pop()
+            with contextlib.suppress(FileNotFoundError):  # it is not there, or was removed meanwhile
+                for info in self._fs.ls(folder, detail=True):
+                    name = str(info["name"]).rstrip("/")
+                    if info.get("type") != "directory":
+                        found[name] = info
+                    elif name.strip("/").startswith(f"{folder.strip('/')}/"):
+                        folders.append(name)
+        return found
 
     def read(self, key: str) -> bytes | None:
         """Return an object's bytes; None if there is none."""
@@ -247,6 +262,7 @@ class Objects:
 
     def _problem(self, error: Exception) -> Unreachable:
         kind, said = type(error).__name__, (str(error).strip().splitlines() or [""])[0].partition("?")[0].rstrip(".")
+        said += '"' * (said.count('"') % 2)  # of a URL that was cut at its query
         if _code(error) == "NoSuchBucket":
             return Unreachable(f"the bucket of {self.shown} does not exist.", hint="Create it, or correct the URL.")
         if "Credential" in kind or "TokenRetrieval" in kind or kind == "ProfileNotFound":

@@ -34,12 +34,13 @@ from adaptree.tasks.folders import delete_stale
 from adaptree.tasks.names import NAME, VERSION, check_name
 from adaptree.tasks.objects import Found, Objects
 from adaptree.tasks.record import RECORD, Record, corrupt, read_record
-from adaptree.tasks.signing import SIGNATURES, read_signatures
+from adaptree.tasks.signing import SIGNATURES, checked_signatures
 from adaptree.tasks.store import Names, Numbers, Rows, Store
 from adaptree.tasks.summary import Row, Summary, row_of
 from adaptree.tasks.task import Task
 
 BUNDLE, RECORD_COPY, SIGNATURES_COPY = OWN = ".adaptree", ".json", ".sig"
+COPIED = {SIGNATURES_COPY: SIGNATURES, RECORD_COPY: RECORD}
 COPIES = "copies"
 READERS = 16
 """Records that are read from the server at the same time."""
@@ -101,6 +102,26 @@ class RemoteStore(Store):
         name, version = self._resolve(reference)
         for what in ("version", "record"):
             shutil.rmtree(self._place(name, version, what), ignore_errors=True)
+
+    def wrong_copies(self, reference: str) -> Names:
+        """Return the copies of a version's record and signatures that are not what its bundle has.
+
+        Both are written again where the record's is missing: then nothing is wrong.
+        """
+        name, version = self._resolve(reference)
+        folder = self._folder(name, version)
+        found = {file: self._objects.read(_key(name, f"{version}{suffix}")) for suffix, file in COPIED.items()}
+        if found[RECORD] is None:
+            return []
+        whole = {file: (folder / file).read_bytes() if (folder / file).exists() else None for file in found}
+        return [f"{version}{suffix}" for suffix, file in COPIED.items() if found[file] != whole[file]]
+
+    def renew_copies(self, reference: str) -> None:
+        """Write the copies of a version's record and signatures anew, from its bundle."""
+        name, version = self._resolve(reference)
+        for suffix in COPIED:
+            self._objects.delete(_key(name, f"{version}{suffix}"))
+        self._copy_record(self._folder(name, version), name, version)
 
     def files(self) -> Names:
         """Return the files that belong to the store and lie on this machine, without copies of what is elsewhere."""
@@ -189,7 +210,7 @@ class RemoteStore(Store):
 
     def _copy_record(self, folder: Path, name: str, version: int) -> None:
         """Put copies of a version's record and signatures beside it; the record's, which is looked for, comes last."""
-        for suffix, file in ((SIGNATURES_COPY, SIGNATURES), (RECORD_COPY, RECORD)):
+        for suffix, file in COPIED.items():
             if (folder / file).exists():
                 self._objects.put(_key(name, f"{version}{suffix}"), (folder / file).read_bytes())
 
@@ -281,7 +302,7 @@ class RemoteStore(Store):
             size = self._listed[name, version].bytes
             if size <= record.file_bytes:
                 raise corrupt(called, file, f"{size:,} bytes, fewer than its tensors alone")
-            signatures = read_signatures(self._place(name, version, "record"), called=called)
+            signatures = checked_signatures(self._place(name, version, "record"), called=called)
         except Unreachable:
             raise
         except AdaptreeError as error:

@@ -211,6 +211,20 @@ def read_signatures(folder: Path, *, called: str) -> list[Signature]:
     return found
 
 
+def checked_signatures(folder: Path, *, called: str) -> list[Signature]:
+    """Return the signatures on the version in a folder; raise TaskCorrupt if one is wrong.
+
+    Without the package that signatures need, they are returned unchecked (`can_check`).
+    """
+    found = read_signatures(folder, called=called)
+    if found and can_check():
+        said = content(read_values(folder, called=called))
+        if wrong := [owner(each.public) for each in found if not holds(each, said)]:
+            why = f"the signature by {', '.join(wrong)} is wrong: the task is not what was signed"
+            raise corrupt(called, SIGNATURES, why)
+    return found
+
+
 def signers(folder: Path, *, called: str) -> list[str]:
     """Return a sentence for each signature on the version in a folder: who signed it, and whether that holds."""
     found = read_signatures(folder, called=called)

@@ -37,7 +37,7 @@ from adaptree.tasks.folders import contents, delete_stale, folders_in, has_only_
 from adaptree.tasks.index import Index
 from adaptree.tasks.names import VERSION, check_name, check_tag, parse_reference, split_tag
 from adaptree.tasks.record import RECORD, TENSORS, Record, read_record
-from adaptree.tasks.signing import SIGNATURES
+from adaptree.tasks.signing import SIGNATURES, can_check
 from adaptree.tasks.summary import Row, Summary, file_size, read_row
 from adaptree.tasks.task import Task, read_task
 from adaptree.tasks.unchanged import seen
@@ -123,6 +123,13 @@ class Store:
     def refresh(self, reference: str) -> None:
         """Forget copies of a version, so that it is read from where it is kept; of a folder there are none."""
 
+    def wrong_copies(self, reference: str) -> Names:
+        """Return the files beside a version that should be copies of its own and are not; a folder has no copies."""
+        return []
+
+    def renew_copies(self, reference: str) -> None:
+        """Write the copies of a version's files anew."""
+
     def __contains__(self, reference: object) -> bool:
         try:
             self._resolve(str(reference))
@@ -175,7 +182,7 @@ class Store:
                 stamp = self._stamp(name, version, files)
                 if row is None or row.stamp != stamp:
                     row = dataclasses.replace(self._row(name, version, files), stamp=stamp, seen=now)
-                    if not row.summary.problem:
+                    if not row.summary.problem and (not row.summary.signed_by or can_check()):
                         fresh.append(row)
                     elif version not in self.versions(name):
                         continue  # another process removed it meanwhile
@@ -245,11 +252,12 @@ class Store:
         finally:
             shutil.rmtree(staging, ignore_errors=True)
 
-    def add_folder(self, folder: Path, name: str, version: int = 0) -> str:
+    def add_folder(self, folder: Path, name: str, version: int = 0, *, older: bool = False) -> str:
         """Move a written version from a folder of this store's tmp to its place, file for file; return its reference.
 
-        It keeps its number if that is higher than all that the task ever had here, and gets the next one otherwise. Its
-        record is not changed: `get` gives it the name and version that it has here. Its parts must be here already.
+        It keeps its number if that is higher than all that the task ever had here, and gets the next one otherwise; one
+        that is `older` than what is here keeps a lower number, too, if no other version has or had that. Its record is
+        not changed: `get` gives it the name and version that it has here. Its parts must be here already.
         """
         self.check_room(check_name(name))
         record = read_record(folder, called=name)
@@ -259,7 +267,8 @@ class Store:
             staging.mkdir()
             for path in (*folder.iterdir(), folder):
                 sync(path)
-            number = max(version, self._last_number(name) + 1)
+            free = version not in self.versions(name) and f"{version}{REMOVED}" not in self.beside(name)
+            number = version if older and free else max(version, self._last_number(name) + 1)
             os.rename(folder, staging / str(number))
             while True:
                 here = dataclasses.replace(record, name=name, version=number)

@@ -11,7 +11,7 @@ from typing import Any
 
 from adaptree.errors import AdaptreeError
 from adaptree.tasks.record import FUSES, MADE_OF, ON, TENSORS, Record, corrupt, read_record
-from adaptree.tasks.signing import read_signatures
+from adaptree.tasks.signing import checked_signatures
 
 LONGEST_TEXT = 2000
 """Characters of each text that is searched."""
@@ -37,7 +37,7 @@ class Summary:
     bytes: int = 0
     created: str = ""
     signed_by: str = ""
-    """public keys, with spaces between them; `adaptree.tasks.signing.owner` knows whose they are"""
+    """public keys whose signatures hold, with spaces between; `adaptree.tasks.signing.owner` knows whose they are"""
     tags: tuple[str, ...] = ()
     problem: str = ""
 
@@ -67,7 +67,7 @@ def read_row(folder: Path, name: str, version: int, tags: Sequence[str] = (), no
         if size != record.file_bytes:
             why = "the file is missing" if size < 0 else f"{size:,} bytes, not {record.file_bytes:,}"
             raise corrupt(called, TENSORS, why)
-        signed_by = " ".join(signature.public for signature in read_signatures(folder, called=called))
+        signed_by = " ".join(signature.public for signature in checked_signatures(folder, called=called))
     except AdaptreeError as error:
         return Row(Summary(name=name, version=version, problem=error.what))
     found = row_of(record, name, version, tags, notes)

@@ -181,6 +181,21 @@ def _check(source: Path, store: Store, jobs: int, namespace: str | None, options
     Run.of(source, **options)
 
 
+def _check_names(options: Mapping[str, Any]) -> None:
+    """Raise the error for a method or kind that there is not: it would fail every file; it is checked before training.
+
+    Looking them up imports torch, which a stream that has nothing to train does without.
+    """
+    from adaptree import kinds
+    from adaptree.methods import parse
+
+    method = options.get("method", "")
+    if method and not str(method).strip().startswith("fuse("):
+        parse(method)
+    if kind := options.get("kind"):
+        kinds.get(kind)
+
+
 class _Stream:
     """A stream under way: its rows, and what the last look at its folder saw."""
 
@@ -306,6 +321,7 @@ class _Stream:
                 self._show(place, replace(row, state=FAILED, why=f"{why}  (Set aside until it changes, or --retry.)"))
             else:
                 if self.kept is None:
+                    _check_names(self.options)
                     self.kept = dict(_records_of(self.store))
                 self.under_way[work.task] = place, work
                 self._show(place, row)
