@@ -310,8 +310,9 @@ class Progress:
             )
 
     def _estimate(self, event: Event) -> None:
+        sooner = ", or less with early stopping" if event["epochs"] > 1 else ""
         self._line(
-            f"about {about(event['seconds'])}, or less with early stopping: {event['rows']:,} rows, "
+            f"about {about(event['seconds'])}{sooner}: {event['rows']:,} rows, "
             f"{counted(event['epochs'], 'epoch')}, some {event['steps']:,} steps and {event['tokens']:,} tokens"
         )
 
