@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from adaptree.data.cells import as_list, as_text, is_absent
+from adaptree.data.cells import as_list, as_text, is_absent, is_empty
 from adaptree.data.columns import ASIDE, find_column, must_have, plain_name
 from adaptree.data.encode import Encoder, Layout
 from adaptree.data.form import Form, Row
@@ -129,7 +129,7 @@ class ChooseForm(Form):
             return None
         column = self.columns.get("context")
         about = {"context": as_text(row.get(column), number, column, name)} if column else {}
-        if not (text + about.get("context", "")).strip():
+        if is_empty(text + about.get("context", "")):
             return None
         found = self._choices(row)
         if found is None:
@@ -186,7 +186,7 @@ class ChooseForm(Form):
         return _row(given, max(given["choices"], key=len))
 
     def blank_columns(self, given: Any) -> list[str]:
-        parts = [part for part in ("text", "context") if not given.get(part, "-").strip()]
+        parts = [part for part in ("text", "context") if is_empty(given.get(part, "-"))]
         return [str(self.columns[part]) for part in parts]
 
 
@@ -348,7 +348,7 @@ class Choose(Kind):
         return ChoicePrediction(None, None, None, None)
 
     def is_blank(self, given: Any) -> bool:
-        return not (given["text"] + given.get("context", "")).strip()
+        return is_empty(given["text"] + given.get("context", ""))
 
     def aims(self, out: Out, example: Example, given: Any, target: str | None) -> list[Aim]:
         """Return the choice with the highest number, or the one that is named by its text or its number from 0."""
