@@ -80,7 +80,12 @@ class ChooseForm(Form):
         sample: Sequence[Row],
         columns: Mapping[str, str | None],
     ) -> ChooseForm | None:
-        """Return the form of a file with these columns of choices, if it has a question and labels that fit."""
+        """Return the form of a file with these columns of choices, if it has a question and labels that fit.
+
+        A column that the user names as the text, its pair or the label is no choice.
+        """
+        if any(name and name in choices.values() for name in columns.values()):
+            return None
         free = [name for name in names if name not in choices.values() and name not in columns.values()]
         naming = [name for name in free if cls({"label": name, **choices}, "")._names_choices(sample)]
         label = columns.get("label") or find_column(LABELS, free) or (naming[0] if len(naming) == 1 else None)
