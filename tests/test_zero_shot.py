@@ -66,6 +66,11 @@ def test_a_file_of_labels_that_is_none_is_refused(tmp_path: Path) -> None:
         read_labels(str(path))
 
 
+def test_a_file_of_labels_that_is_not_there_is_no_label() -> None:
+    with pytest.raises(DataError, match=r"there is no file 'labels\.txt'"):
+        read_labels("labels.txt")
+
+
 def test_predict_takes_labels_in_the_place_of_a_task(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

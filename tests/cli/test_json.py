@@ -99,6 +99,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
+def _folder(path: Path) -> Path:
+    """Return a folder with a file to train on."""
+    path.mkdir()
+    words_csv(path / "words.csv", 30)
+    return path
+
+
 def test_every_command_that_prints_json_prints_it_strictly(
     world: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +127,26 @@ def test_every_command_that_prints_json_prints_it_strictly(
         ["compose", "fuse(one, two)", "--name", "both", "--train", data, "--epochs", "1", *store],
         ["explain", "both", "lion", *store],
         ["explain", "both", data, "--mask", *store],
+        ["explain", "odd", "lion", *store],
+        ["ablate", "odd", data, *store],
+        ["diff", "one", "odd", *store],
+        ["diff", "one", "odd", "--data", data, *store],
+        ["search", "lion", *store],
+        ["clean", data, *base],
+        ["push", "one", tmp_path / "copy", *store],
+        ["pull", tmp_path / "copy", "--store", tmp_path / "mine"],
+        ["verify", "--store", tmp_path / "mine"],
+        [
+            "stream",
+            _folder(tmp_path / "files"),
+            "--epochs",
+            "1",
+            "--method",
+            "bitfit",
+            *base,
+            "--store",
+            tmp_path / "new",
+        ],
         ["compare", data, "--method", "pfeiffer:2", "--seeds", "1", "--epochs", "1", "--out", tmp_path / "out", *base],
     ]
     for command in commands:

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import pty
+import shutil
 import subprocess
 import sys
 import warnings
@@ -89,6 +90,48 @@ def test_commands_print_no_control_characters(world: dict[str, Path], run: Run, 
     said = run(command, *words[command], "--store", world["store"])
     expected = {"check": r"a\nb\u2066\x7f", "predict": r"\x1b[31mred\x1b[0m\x1b]0;owned\x07a\nb", "list": r"\x1b[31m"}
     assert expected.get(command, "") in said
+
+
+def test_commands_that_keep_send_and_find_tasks_print_no_control_characters(
+    world: dict[str, Path], run: Run, tmp_path: Path
+) -> None:
+    """One after another in a store of their own: each prints a text, a name, a label or a file that is hostile."""
+    own = tmp_path / "own"
+    shutil.copytree(world["store"], own)
+    bundle, other, base = tmp_path / f"a{RED}.adaptree", tmp_path / f"st{RED}{BIDI}ore", ["--base", world["base"]]
+    few, files = hostile_csv(tmp_path / FILE, 30), tmp_path / f"fil{RED}es"
+    files.mkdir()
+    (files / f"a{RED}{LINE}.csv").write_bytes(few.read_bytes())
+    (files / f"b{TITLE}.csv").write_text("x")
+    commands: list[tuple[list[Any], int]] = [
+        (["note", "a", f"looked at {RED}{TITLE}{LINE}"], 0),
+        (["history", "a"], 0),
+        (["show", "a"], 0),
+        (["tag", "a", f"st{RED}"], 2),
+        (["search", f"red {C1}"], 0),
+        (["diff", "a", "b", "--data", few, *COLUMNS], 0),
+        (["verify"], 0),
+        (["verify", f"a{RED}"], 2),
+        (["export", "a", bundle], 0),
+        (["import", bundle, "--as", "c", "--dry-run"], 0),
+        (["import", f"no{RED}.adaptree"], 1),
+        (["push", "a", other], 0),
+        (["pull", other], 0),
+        (["pull", tmp_path / f"no{RED}where"], 1),
+        (["site", tmp_path / f"si{RED}te"], 0),
+        (["rollback", f"a@{RED}"], 1),
+        (["ablate", "a", few, *COLUMNS], 0),
+        (["explain", "a", f"lion {RED}{TITLE}"], 0),
+        (["explain", "a", few, *COLUMNS], 0),
+        (["clean", few, "--out", tmp_path / f"cl{RED}ean.csv", *base, *COLUMNS], 0),
+        (["stream", files, "--method", "bitfit", "--epochs", "1", *base, *COLUMNS], 1),
+        (["keys", "new", f"me{RED}"], 2),
+        (["report", tmp_path / f"re{RED}port"], 2),
+    ]
+    for words, code in commands:
+        run(*words, *([] if words[0] in ("clean", "keys", "report") else ["--store", own]), code=code)
+    for page in [*(tmp_path / f"si{RED}te").rglob("*.html"), *own.rglob("README.md")]:
+        assert set(CONTROL.findall(page.read_text())) <= {"\n"}, page
 
 
 def test_training_prints_no_control_characters(world: dict[str, Path], run: Run, tmp_path: Path) -> None:

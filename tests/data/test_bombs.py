@@ -78,6 +78,16 @@ def test_what_never_ends_is_refused(tmp_path: Path) -> None:
         assert count == (0 if name in ("header.csv.gz", "labels.train.gz") else 1)
 
 
+def test_a_small_file_of_very_many_rows_is_refused(tmp_path: Path) -> None:
+    names = ("rows.csv.gz", "rows.csv.xz")
+    row = b"a great phone " * 20 + b",yes\n"
+    for said, count in read(*(bomb(tmp_path / name, b"text,label\n", row, gigabytes=1) for name in names)):
+        assert said is not None
+        assert "unpacks to more than 50 times its size" in said
+        assert "unpack it first" in said
+        assert count > 100_000
+
+
 def test_xz_cannot_ask_for_any_amount_of_memory(tmp_path: Path) -> None:
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 1536 << 20}]
     path = tmp_path / "a.csv.xz"

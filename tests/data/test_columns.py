@@ -143,6 +143,14 @@ def test_sentences_that_come_back_in_several_rows_are_texts_and_no_labels() -> N
     assert guess(*table(premises=premises, what=YES)) == Columns("premises", None, "what")
 
 
+def test_twins_are_a_pair_also_where_one_has_the_same_few_sentences_again_and_again() -> None:
+    few = ["great phone", "works like a charm", "very nice", "poor battery life"] * 10
+    found = guess(*table(**{"sent 1": sentences(), "sent 2": few, "gold": YES}))
+    assert found == Columns("sent 1", "sent 2", "gold")
+    assert guess(*table(**{"text": sentences(), "tag 1": few, "tag 2": few, "gold": YES})).pair is None
+    assert guess(*table(**{"words 1": sentences(), "words 2": YES, "gold": YES})).pair is None
+
+
 def test_an_id_is_no_label() -> None:
     with pytest.raises(DataError, match="cannot tell which column holds the label"):
         guess(*table(id=list(range(40)), words=sentences()))

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adaptree.data import buffer as module
+from adaptree.data.cells import is_empty
 from adaptree.errors import DataError
 from adaptree.kinds.reading import open_data
 
@@ -53,7 +54,7 @@ def test_any_row_reads_back_in_memory_and_from_the_file(rows: list[dict[str, str
         table = open_data(rows, text="text_a", pair="text_b", label="label")
     finally:
         module.IN_MEMORY = before
-    kept = [row for row in rows if (row["text_a"] + row["text_b"]).strip()]
+    kept = [row for row in rows if not is_empty(row["text_a"] + row["text_b"])]
     assert table.texts(range(len(table))) == [(row["text_a"], row["text_b"]) for row in kept]
     assert [table.labels[i] for i in table.values] == [row["label"] for row in kept]
     assert table.left_out["without text"] == len(rows) - len(kept)

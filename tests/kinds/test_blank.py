@@ -19,7 +19,7 @@ NULL: dict[str, tuple[Any, dict[str, Any]]] = {
     "classify": (" \t", {"label": None, "score": None, "scores": None}),
     "pair": (("", " "), {"label": None, "score": None, "scores": None}),
     "labels": ("", {"labels": None, "scores": None}),
-    "regress": ("", {"value": None}),
+    "regress": ("\u200b\ufeff", {"value": None}),
     "numbers": ("\n", {"values": {"joy": None, "fear": None}}),
     "tag": ("", {"tags": [], "tokens": [], "entities": []}),
     "answer": (("", "the old lion"), {"answer": "", "score": None, "start": None, "end": None, "n_best": []}),

@@ -132,6 +132,13 @@ def test_a_question_and_its_label_need_no_known_name_where_the_labels_name_the_c
     assert (found.kind, found.columns["text"], found.columns["label"]) == ("choose", "riddle", "what it is")
 
 
+def test_a_column_that_the_user_names_is_no_choice() -> None:
+    found = open_data(lettered(), pair="A", label="correct")
+    assert (found.kind, found.columns["pair"]) == ("classify", "A")
+    with pytest.raises(DataError, match="kind choose"):
+        open_data(lettered(), pair="A", kind="choose")
+
+
 def test_numbers_may_be_choices_where_letters_name_them() -> None:
     rows = [{"question": f"{i} + 1 =", "A": i, "B": i + 1, "C": i + 2, "correct": "B"} for i in range(6)]
     found = open_data(rows)

@@ -117,6 +117,21 @@ def test_a_pipe_gets_the_estimate_and_what_is_left(
     assert "left" not in json.dumps(tuned.task.record.to_json()["history"])
 
 
+def test_a_run_of_one_epoch_is_not_said_to_stop_early(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress() as progress:
+        progress({"event": "estimate", "seconds": 15.0, "rows": 720, "epochs": 1, "steps": 15, "tokens": 4350})
+    assert capsys.readouterr().err == "about 15 s: 720 rows, 1 epoch, some 15 steps and 4,350 tokens\n"
+
+
+def test_a_note_is_said_once_and_a_warning_each_time(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress() as progress:
+        for _ in range(2):
+            progress({"event": "note", "text": "every layer runs."})
+            progress({"event": "note", "text": "half is empty.", "warning": True})
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["note: every layer runs.", "warning: half is empty.", "warning: half is empty."]
+
+
 def test_the_lines_of_epochs_say_what_is_left(capsys: pytest.CaptureFixture[str]) -> None:
     entry = {"event": "epoch", "epochs": 3, "best": 1, "metric": "accuracy", "accuracy": 0.5, "train_loss": 1.0}
     with Progress() as progress:

@@ -90,6 +90,23 @@ def test_tfidf_that_does_as_well_is_said() -> None:
     assert no_better(Record(**{**vars(itself), "method": "tfidf(c=10)"}), CLASSIFY) == []
 
 
+def test_of_two_perfect_scores_the_rows_are_said_to_be_too_easy_and_not_the_columns_wrong() -> None:
+    perfect = record(1.0, (1.0, 1.0), 0.5, 1.0)
+    (found,) = no_better(Record(**{**vars(perfect), "data": {"train": 48, "validation": 12}}), CLASSIFY)
+    assert "not better than TF-IDF with a linear model (1.0000)" in found
+    assert found.endswith(
+        "These 12 rows are too easy or too few to tell them apart; score more or harder rows: --test FILE."
+    )
+    assert "adaptree check" not in found
+
+
+def test_contrastive_training_is_not_told_to_count_epochs() -> None:
+    weak = record(0.6, (0.5, 0.7), 0.55, 0.7)
+    (found,) = no_better(Record(**{**vars(weak), "settings": {**weak.settings, "objective": "contrastive"}}), CLASSIFY)
+    assert "--objective cross-entropy" in found
+    assert "--epochs" not in found
+
+
 def test_of_an_error_less_is_better() -> None:
     assert no_better(record(0.5, (0.4, 0.6), 0.8, 0.7, metric="mae"), REGRESS) == []
     (found,) = no_better(record(0.9, (0.7, 1.1), 0.8, 0.95, metric="mae"), REGRESS)

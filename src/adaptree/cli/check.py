@@ -9,7 +9,7 @@ import typer
 from adaptree.cli import app as shared
 from adaptree.cli import options
 from adaptree.cli.app import app
-from adaptree.cli.show import Format, Progress, emit, emit_one, out
+from adaptree.cli.show import Format, Progress, counted, emit, emit_one, out
 
 if TYPE_CHECKING:
     from adaptree.data.check import Report
@@ -41,12 +41,12 @@ def _print(report: Report) -> None:
     console = out()
     columns = {what: column for what, column in report.columns.items() if column and what != "separator"}
     read = ", ".join(f"{what} from '{column}'" for what, column in columns.items())
-    console.print(f"{report.name}: {report.rows:,} rows; {read}")
+    console.print(f"{report.name}: {counted(report.rows, 'row')}; {read}")
     if report.unused:
         console.print(f"  not read: {', '.join(map(repr, report.unused))}", soft_wrap=True)
     for what, count in report.left_out.items():
         if count:
-            console.print(f"  left out: {count:,} rows {what}")
+            console.print(f"  left out: {counted(count, 'row')} {what}")
     console.print(f"kind: {report.kind}, because {report.why}")
     if report.balance is not None:
         rows = [{"label": str(s.label), "rows": s.rows, "percent": f"{s.percent:.1f}"} for s in report.balance[:20]]
@@ -68,7 +68,9 @@ def _print(report: Report) -> None:
     console.print(f"repeated texts: {report.duplicates:,}; texts with conflicting labels: {report.conflicts:,}")
     for conflict in report.conflict_examples:
         console.print(f"  {' / '.join(map(str, conflict.labels))}: {conflict.text[:100]}")
-    console.print(f"train would use {report.train_rows:,} rows to train on and {report.validation_rows:,} to validate")
+    console.print(
+        f"train would use {counted(report.train_rows, 'row')} to train on and {report.validation_rows:,} to validate"
+    )
     for problem in report.problems:
         console.print(f"! {problem}")
     if not report.problems:

@@ -56,6 +56,7 @@ def predict(
     'task' in the file.
     """
     from adaptree import api
+    from adaptree.data.cells import is_empty
     from adaptree.data.read import names
     from adaptree.models.opening import open_task
     from adaptree.tasks.store import Store
@@ -65,16 +66,15 @@ def predict(
         texts = [task, *(texts or [])]
     elif labels is None and task is None:
         raise UsageError("name a task, or labels to choose from.", hint='adaptree predict TASK "some text"')
+    hint = f'adaptree predict {"TASK" if labels is None else "--labels …"} "some text"'
     if (file is None) == (not texts):
-        raise UsageError("give either texts or --file.", hint='adaptree predict TASK "some text"')
+        raise UsageError("give either texts or --file.", hint=hint)
     if (path := a_file(texts)) is not None:
         raise UsageError(
             f"'{path}' is a file.", hint=f"adaptree predict {shlex.quote(task or 'TASK')} --file {shlex.quote(path)}"
         )
-    if texts and texts != ["-"] and not any(text.strip() for text in texts):
-        raise UsageError(
-            "the text is empty: there is nothing to predict from.", hint='adaptree predict TASK "some text"'
-        )
+    if texts and texts != ["-"] and all(map(is_empty, texts)):
+        raise UsageError("the text is empty: there is nothing to predict from.", hint=hint)
     reading, opening = split_options(values)
     if labels is None:
         bound = open_task(Store(store), str(task), int8=int8, **opening)

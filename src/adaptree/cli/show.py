@@ -255,6 +255,7 @@ class Progress:
         self._bar: Any = None
         self._task: Any = None
         self._score = ""
+        self._notes: set[str] = set()
 
     def __call__(self, event: Event) -> None:
         for listener in self.also:
@@ -282,7 +283,11 @@ class Progress:
             self._line(text)
 
     def _note(self, event: Event) -> None:
-        self._line(f"{'warning' if event.get('warning') else 'note'}: {event['text']}")
+        if event.get("warning"):
+            self._line(f"warning: {event['text']}")
+        elif event["text"] not in self._notes:  # a run that goes on with all rows would repeat what it said
+            self._notes.add(event["text"])
+            self._line(f"note: {event['text']}")
 
     def _trial(self, event: Event) -> None:
         found = "the loss is not a number" if event["score"] is None else f"{event['metric']} {event['score']:.4f}"
@@ -333,8 +338,9 @@ class Progress:
             )
 
     def _estimate(self, event: Event) -> None:
+        sooner = ", or less with early stopping" if event["epochs"] > 1 else ""
         self._line(
-            f"about {about(event['seconds'])}, or less with early stopping: {event['rows']:,} rows, "
+            f"about {about(event['seconds'])}{sooner}: {event['rows']:,} rows, "
             f"{counted(event['epochs'], 'epoch')}, some {event['steps']:,} steps and {event['tokens']:,} tokens"
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from typing import Any
 
 from adaptree.errors import DataError
@@ -11,6 +12,11 @@ from adaptree.errors import DataError
 def is_absent(value: Any) -> bool:
     """Return whether a cell is None or NaN, which pandas writes for a missing value."""
     return value is None or (isinstance(value, float) and value != value)
+
+
+def is_empty(text: str) -> bool:
+    """Return whether a text has nothing to read: blanks and characters that nobody sees, such as zero-width spaces."""
+    return all(char.isspace() or unicodedata.category(char) in ("Cc", "Cf") for char in text)
 
 
 def as_text(value: Any, number: int, column: str, name: str) -> str:

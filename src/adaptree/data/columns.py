@@ -152,6 +152,8 @@ class _Contents:
         """Whether it holds sentences: many different ones, of several words, and no dates, links or the like."""
         self.varied = self.wordy and not self.aside and (self.prose or not self.like_label)
         """Whether it may hold texts, if only short ones."""
+        self.phrases = self.wordy and words >= 2
+        """Whether it holds texts, or labels of several words."""
 
 
 def _mean(numbers: Iterable[int]) -> float:
@@ -180,10 +182,14 @@ def _known_pair(names: Sequence[str], known: Iterable[tuple[str, str]] = PAIRS) 
 
 
 def _likely_pair(columns: Sequence[_Contents]) -> tuple[str, str] | None:
-    """Return two columns that may be a pair by their names, if both may hold texts and no other one is the text."""
+    """Return two columns that may be a pair by their names, if both may hold texts and no other one is the text.
+
+    Of twins, one may have few different texts, such as the same ten questions again and again.
+    """
     names = [column.name for column in columns if column.varied]
-    found = _known_pair(names, (*LIKELY_PAIRS, *_twins(names)))
-    if found is None:
+    phrases = [column.name for column in columns if column.varied or column.phrases]
+    found = _known_pair(names, (*LIKELY_PAIRS, *_twins(names))) or _known_pair(phrases, _twins(phrases))
+    if found is None or not set(found) & set(names):
         return None
     others = [column for column in columns if column.name not in found]
     sentences = all(column.prose for column in columns if column.name in found)

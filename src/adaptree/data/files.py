@@ -6,6 +6,7 @@ import codecs
 import gzip
 import io
 import lzma
+import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ LARGEST_ROW = 8 << 20
 """Bytes that a row may have: a small packed file can hold an endless line, and memory must stay bounded."""
 MOST_FOR_XZ = 256 << 20
 """Bytes that unpacking xz may take; what `xz -9` writes takes 65 MB."""
+MOST_UNPACKED, MOST_TIMES = 64 << 20, 50
+"""Bytes that any packed file may hold; more only up to so many times its size. Text has some ten times."""
 CHUNK = 1 << 20
 BLOCK = 1 << 16
 
@@ -29,12 +32,16 @@ class RowTooLong(Exception):
     """More than LARGEST_ROW bytes were read of a file since its last row."""
 
 
+class UnpacksToTooMuch(Exception):
+    """A packed file holds more than MOST_UNPACKED bytes, and more than MOST_TIMES its size."""
+
+
 @dataclass
 class File:
     """A file and how it is to be read.
 
     `fetched` counts the bytes since the last row: whoever takes a row sets it to 0, and `text` raises RowTooLong when
-    it grows too large.
+    it grows too large, UnpacksToTooMuch where a packed file is far larger than it looks.
     """
 
     path: Path
@@ -82,6 +89,8 @@ class _Counted(io.BufferedIOBase):
     def __init__(self, file: File, stream: IO[bytes]) -> None:
         self._file = file
         self._stream: Any = stream
+        packed = file.path.suffix.lower() in UNPACK
+        self._left = max(MOST_UNPACKED, MOST_TIMES * file.path.stat().st_size) if packed else math.inf
 
     def readable(self) -> bool:
         return True
@@ -91,6 +100,9 @@ class _Counted(io.BufferedIOBase):
         self._file.fetched += len(found)
         if self._file.fetched > LARGEST_ROW:
             raise RowTooLong
+        self._left -= len(found)
+        if self._left < 0:
+            raise UnpacksToTooMuch
         return found
 
     def close(self) -> None:

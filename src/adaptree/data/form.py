@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from adaptree.data.cells import as_text
+from adaptree.data.cells import as_text, is_empty
 from adaptree.data.columns import guess, listed
 from adaptree.errors import DataError, UsageError, near
 
@@ -152,7 +152,7 @@ class TextForm(Form):
 
     def input(self, row: Row, number: int, name: str) -> str | tuple[str, str] | None:
         given = self._texts(row, number, name)
-        blank = not given.strip() if isinstance(given, str) else not (given[0].strip() or given[1].strip())
+        blank = is_empty(given) if isinstance(given, str) else all(map(is_empty, given))
         return None if blank else given
 
     def text(self, given: Any) -> str | tuple[str, str]:
@@ -162,7 +162,7 @@ class TextForm(Form):
         if isinstance(given, str):
             return []
         parts = zip(self.input_columns, given, strict=True)
-        return [str(self.columns[part]) for part, text in parts if not text.strip()]
+        return [str(self.columns[part]) for part, text in parts if is_empty(text)]
 
     def for_prediction(self, first: Row, columns: Mapping[str, str | None], task: str) -> Form:
         """Return this form; where the file lacks the columns that the task was trained on, others are guessed."""

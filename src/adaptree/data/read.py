@@ -14,7 +14,7 @@ from adaptree.data import files, frames, parts, texts
 from adaptree.data.events import Listener, silent
 from adaptree.data.excel import ENDINGS as EXCEL
 from adaptree.data.excel import read_excel, split_sheet
-from adaptree.data.files import UNPACK, File, RowTooLong, one_line, undecodable
+from adaptree.data.files import UNPACK, File, RowTooLong, UnpacksToTooMuch, one_line, undecodable
 from adaptree.data.jsons import read_json, read_lines
 from adaptree.data.parquet import read_parquet
 from adaptree.data.tables import empty, read_table
@@ -157,6 +157,11 @@ def _guarded(file: File, stream: Iterator[Row]) -> Iterator[Row]:
         raise DataError(
             f"'{file.name}' has a row of more than {files.LARGEST_ROW >> 20} MB, {where}.",
             hint="A double quote is left open there, or a line end is missing.",
+        ) from None
+    except UnpacksToTooMuch:
+        raise DataError(
+            f"'{file.name}' unpacks to more than {files.MOST_TIMES} times its size: its rows are nearly all the same.",
+            hint="If that is right, unpack it first.",
         ) from None
     except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
         if "emory" in str(error):  # liblzma's words: Memory usage limit exceeded

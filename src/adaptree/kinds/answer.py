@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from adaptree.data.cells import as_flag, as_list, as_text, is_absent
+from adaptree.data.cells import as_flag, as_list, as_text, is_absent, is_empty
 from adaptree.data.columns import find_column, must_have
 from adaptree.data.encode import Encoder, Layout, spans_of
 from adaptree.data.form import Form, Row
@@ -70,7 +70,7 @@ class AnswerForm(Form):
     def input(self, row: Row, number: int, name: str) -> dict[str, str] | None:
         names = {part: self.columns.get(part) or part for part in ("question", "context")}
         given = {part: as_text(row.get(column), number, column, name) for part, column in names.items()}
-        return given if any(text.strip() for text in given.values()) else None
+        return None if all(map(is_empty, given.values())) else given
 
     def target(self, row: Row, given: Any, number: int, name: str) -> dict[str, Any] | None:
         where = f"row {number} of '{name}'"
@@ -90,7 +90,7 @@ class AnswerForm(Form):
         return {"answers": answers, "id": self._id(row)}
 
     def blank_columns(self, given: Any) -> list[str]:
-        return [self.columns.get(part) or part for part in self.input_columns if not given[part].strip()]
+        return [self.columns.get(part) or part for part in self.input_columns if is_empty(given[part])]
 
     def text(self, given: Any) -> str:
         return "\0".join(" ".join(given[part].split()) for part in ("question", "context"))
@@ -414,7 +414,7 @@ class Answer(Kind):
         return AnswerPrediction("", None, None, None, ())
 
     def is_blank(self, given: Any) -> bool:
-        return not (given["question"].strip() and given["context"].strip())
+        return is_empty(given["question"]) or is_empty(given["context"])
 
     def aims(self, out: Out, example: Example, given: Any, target: str | None) -> list[Aim]:
         if target is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from adaptree.data.cells import as_list, as_text, is_absent
+from adaptree.data.cells import as_list, as_text, is_absent, is_empty
 from adaptree.data.columns import ASIDE, find_column, must_have, plain_name
 from adaptree.data.encode import Encoder, Layout
 from adaptree.data.form import Form, Row
@@ -80,7 +80,12 @@ class ChooseForm(Form):
         sample: Sequence[Row],
         columns: Mapping[str, str | None],
     ) -> ChooseForm | None:
-        """Return the form of a file with these columns of choices, if it has a question and labels that fit."""
+        """Return the form of a file with these columns of choices, if it has a question and labels that fit.
+
+        A column that the user names as the text, its pair or the label is no choice.
+        """
+        if any(name and name in choices.values() for name in columns.values()):
+            return None
         free = [name for name in names if name not in choices.values() and name not in columns.values()]
         naming = [name for name in free if cls({"label": name, **choices}, "")._names_choices(sample)]
         label = columns.get("label") or find_column(LABELS, free) or (naming[0] if len(naming) == 1 else None)
@@ -129,7 +134,7 @@ class ChooseForm(Form):
             return None
         column = self.columns.get("context")
         about = {"context": as_text(row.get(column), number, column, name)} if column else {}
-        if not (text + about.get("context", "")).strip():
+        if is_empty(text + about.get("context", "")):
             return None
         found = self._choices(row)
         if found is None:
@@ -186,7 +191,7 @@ class ChooseForm(Form):
         return _row(given, max(given["choices"], key=len))
 
     def blank_columns(self, given: Any) -> list[str]:
-        parts = [part for part in ("text", "context") if not given.get(part, "-").strip()]
+        parts = [part for part in ("text", "context") if is_empty(given.get(part, "-"))]
         return [str(self.columns[part]) for part in parts]
 
 
@@ -348,7 +353,7 @@ class Choose(Kind):
         return ChoicePrediction(None, None, None, None)
 
     def is_blank(self, given: Any) -> bool:
-        return not (given["text"] + given.get("context", "")).strip()
+        return is_empty(given["text"] + given.get("context", ""))
 
     def aims(self, out: Out, example: Example, given: Any, target: str | None) -> list[Aim]:
         """Return the choice with the highest number, or the one that is named by its text or its number from 0."""

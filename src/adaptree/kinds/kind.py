@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
+from adaptree.data.cells import is_empty
 from adaptree.data.encode import Encoder, Encoding, Layout
 from adaptree.data.form import Form
 from adaptree.errors import UsageError, near
@@ -298,7 +299,7 @@ class Kind(ABC):
     def is_blank(self, given: Any) -> bool:
         """Return whether an input has no text to predict from."""
         parts = [given] if isinstance(given, str) else given
-        return isinstance(parts, list | tuple) and not any(str(part).strip() for part in parts)
+        return isinstance(parts, list | tuple) and all(is_empty(str(part)) for part in parts)
 
     def changed(self, exact: Out, out: Out, examples: Sequence[Example]) -> int:
         """Return how many decoded predictions differ between exact and approximate (int8) outputs."""

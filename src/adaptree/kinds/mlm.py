@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from adaptree.data.cells import as_text
+from adaptree.data.cells import as_text, is_empty
 from adaptree.data.columns import guess
 from adaptree.data.encode import Encoder, Encoding
 from adaptree.data.form import Form, Row
@@ -78,7 +78,7 @@ class MlmForm(Form):
     def input(self, row: Row, number: int, name: str) -> Any | None:
         column = str(self.columns["text"])
         text = as_text(row.get(column), number, column, name)
-        return text if text.strip() else None
+        return None if is_empty(text) else text
 
     def target(self, row: Row, given: Any, number: int, name: str) -> Any | None:
         return True

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptree.data.cells import as_text
+from adaptree.data.cells import as_text, is_empty
 from adaptree.data.columns import guess, must_have
 from adaptree.errors import DataError, UsageError
 from adaptree.kinds.kind import Prediction
@@ -44,7 +44,7 @@ class ZeroShot:
         if any(not isinstance(text, str) for text in texts):
             raise UsageError("labels are ranked for single texts.", hint='Give "a text".')
         found = [Prediction() for _ in texts]
-        full = [i for i, text in enumerate(texts) if text.strip()]
+        full = [i for i, text in enumerate(texts) if not is_empty(text)]
         self.blank += len(texts) - len(full)
         if not full:
             return found
@@ -82,6 +82,8 @@ def read_labels(given: str) -> dict[str, str]:
         is_file = Path(given).is_file()
     except OSError:  # too long for the name of a file
         is_file = False
+    if not is_file and "," not in given and Path(given).suffix == ".txt":
+        raise DataError(f"there is no file '{given}'.", hint='Labels: --labels "billing, delivery, praise"')
     if not is_file:
         return _described([part.strip() for part in given.split(",")], given)
     path = Path(given)

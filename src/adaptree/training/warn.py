@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from adaptree.kinds import Kind, metrics
 from adaptree.methods import Method
+from adaptree.training.settings import CONTRASTIVE, CROSS_ENTROPY
 
 if TYPE_CHECKING:
     from adaptree.tasks.record import Record
@@ -63,7 +64,15 @@ def no_better(record: Record, kind: Kind) -> list[str]:
     if not found:
         return []
     shown = f"{metric} {score:.4f} ({low:.4f} - {high:.4f}) on the {part} rows"
+    if metrics.perfect(metric, score):
+        return [f"this task is {' and '.join(found)}: {shown}. {_perfect(record, part)}"]
     return [f"this task is {' and '.join(found)}: {shown}. Try {_advice(record)}."]
+
+
+def _perfect(record: Record, part: str) -> str:
+    """Return what to do where nothing can be better: the rows are too easy, or too few, to tell two models apart."""
+    rows = f"{record.data[part]:,} rows" if record.data.get(part) else "rows"
+    return f"These {rows} are too easy or too few to tell them apart; score more or harder rows: --test FILE."
 
 
 def _advice(record: Record) -> str:
@@ -75,7 +84,9 @@ def _advice(record: Record) -> str:
     ]
     if rows < FEW:
         tried.append(f"more rows than {rows:,}")
-    if settings.get("best_epoch") == settings.get("epochs"):
+    if settings.get("objective") == CONTRASTIVE:
+        tried.append(f"--objective {CROSS_ENTROPY}")
+    elif settings.get("best_epoch") == settings.get("epochs"):
         tried.append(f"--epochs {2 * settings['epochs']}")
     if "layers" in record.method:
         tried.append("all layers")
