@@ -377,7 +377,7 @@ def test_few_labels_are_trained_in_every_way_and_no_cell_twice(
             on_event=lambda event: told.append(event["text"]), **options,
         )  # fmt: skip
 
-    planned = 2 * (len(lowdata.WAYS) + len(lowdata.WAYS) - 2)  # 600 a label are not contrasted, nor solved first
+    planned = 2 * (len(lowdata.WAYS) + len(lowdata.WAYS) - 3)  # 600 a label are not contrasted, nor solved first
     start(dry_run=True)
     assert f"{planned} cells would be run" in told[-1]
     start(budget=0.0)

@@ -189,3 +189,52 @@ def test_any_method_can_be_trained_by_contrast(method: str, base: at.Base, tmp_p
     bound = train(words_csv(tmp_path / "few.csv", 24), base, method=method, lr=None)
     losses = bound.task.record.history[0]
     assert losses["steps"] == contrastive.STEPS
+
+
+DESCRIBED = {"fruit": "apple pear plum", "tool": "hammer saw drill", "beast": "lion wolf bear"}
+
+
+def test_descriptions_of_labels_are_learned_from_like_further_rows(base: at.Base, tmp_path: Path) -> None:
+    few = [{"text": f"the old {word}", "label": label} for label in DESCRIBED for word in ("and", "or", "very")]
+    held = [{"text": text, "label": label} for label, words in DESCRIBED.items() for text in words.split()]
+    options = {"validation": held, "objective": "contrastive"}
+    said: list[Event] = []
+    plain = train(few, base, **options)
+    told = train(few, base, descriptions=DESCRIBED, on_event=said.append, **options)
+    rows = [*few, *({"text": text, "label": label} for label, text in DESCRIBED.items())]
+    by_hand = train(rows, base, **options)
+    score = {k: t.task.record.metrics["validation"]["accuracy"] for k, t in {"plain": plain, "told": told}.items()}
+    assert score["told"] > score["plain"], "the texts themselves tell nothing"
+    assert any("3 descriptions" in str(event.get("text")) for event in said)
+    assert told.task.record.extra["descriptions"] == DESCRIBED
+    assert told.task.record.data["rows"] == plain.task.record.data["rows"]
+    assert all(torch.equal(told.task.weights[name], p) for name, p in by_hand.task.weights.items())
+
+
+def test_descriptions_are_read_from_a_file_and_the_task_then_learns_held_out_rows_too(
+    base: at.Base, tmp_path: Path
+) -> None:
+    path = tmp_path / "labels.txt"
+    path.write_text("fruit: apple pear\ntool: hammer saw\n")
+    told = train(words_csv(tmp_path / "few.csv", 24), base, descriptions=path, threads=1)
+    assert told.task.record.extra["descriptions"] == {"fruit": "apple pear", "tool": "hammer saw"}
+    assert told.task.record.settings["refitted"]
+
+
+@pytest.mark.parametrize(
+    ("more", "data", "why"),
+    [
+        ({"descriptions": {"frut": "x"}}, None, "no label 'frut'.*Did you mean 'fruit'"),
+        ({"descriptions": {"fruit": "x"}, "objective": "cross-entropy"}, None, "the objective is cross-entropy"),
+        ({"descriptions": "nowhere.txt"}, None, "no file 'nowhere.txt'"),
+        ({"descriptions": {"a": "x"}}, [(f"old {i}", "new", "ab"[i % 2]) for i in range(9)], "one label for each text"),
+        ({"descriptions": {"a": "x"}}, [(f"old {i}", i / 7) for i in range(9)], "one label for each text"),
+    ],
+)
+def test_descriptions_that_are_of_no_use_are_refused(
+    more: dict[str, Any], data: Any, why: str, base: at.Base, tmp_path: Path
+) -> None:
+    names = ("text_a", "text_b", "label") if data and len(data[0]) == 3 else ("text", "label")
+    rows = [dict(zip(names, row, strict=True)) for row in data] if data else words_csv(tmp_path / "few.csv", 24)
+    with pytest.raises(at.AdaptreeError, match=why):
+        train(rows, base, **more)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -70,6 +72,10 @@ class EncodedDataset:
         weights = self.weights(rows)
         return losses if weights is None else losses * as_tensor(weights, losses)
 
+    def described(self, texts: Mapping[str, str]) -> DescribedDataset:
+        """Return this dataset with one more example for each label that has a description."""
+        return DescribedDataset(self.dataset, self.kind, self._encoder, self._max_length, texts)
+
     def sampled(self, rows: Array, seed: Sequence[int]) -> Array:
         """Return the rows of one epoch: all of them, where there is one dataset."""
         return rows
@@ -78,3 +84,35 @@ class EncodedDataset:
     def truncated(self) -> int:
         """How many of the inputs encoded so far were longer than `max_length`."""
         return int(self._truncated.sum())
+
+
+class DescribedDataset(EncodedDataset):
+    """A dataset with descriptions of its labels as further examples, behind its own: `more` are their numbers."""
+
+    def __init__(
+        self, dataset: Dataset, kind: Kind, encoder: Encoder, max_length: int, texts: Mapping[str, str]
+    ) -> None:
+        super().__init__(dataset, kind, encoder, max_length)
+        known = {str(label): i for i, label in enumerate(dataset.labels)}
+        self._labels = np.array([known[label] for label in texts], dtype=np.int64)
+        self._texts = dict(texts)
+        self._described = kind.examples(encoder, list(texts.values()), max_length)
+        self.more: Array = np.arange(len(dataset), len(dataset) + len(texts))
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(json.dumps([super().digest, self._texts], sort_keys=True).encode()).hexdigest()
+
+    def examples(self, rows: Array) -> list[Example]:
+        own = iter(super().examples(rows[rows < len(self)]))
+        return [next(own) if i < len(self) else self._described[i - len(self)] for i in rows.tolist()]
+
+    def targets(self, rows: Array) -> Targets:
+        return np.concatenate([np.asarray(self.dataset.values), self._labels])[rows]
+
+    def strata(self, rows: Array) -> Array:
+        return np.concatenate([self.dataset.strata(), self._labels])[rows]
+
+    def weights(self, rows: Array) -> Array | None:
+        own = self.dataset.weights
+        return None if own is None else np.concatenate([own, np.ones(len(self.more), dtype=own.dtype)])[rows]

@@ -227,6 +227,12 @@ def resolve(run: Run, loaded: Loaded, on_event: Listener = silent) -> Resolved:
         dropout=method.base_dropout,
     )
     kind, encoded, training, validation = _encode(run, loaded, base, settings, metric)
+    if run.descriptions is not None:
+        described = training[0].described(_descriptions(run, loaded, settings))
+        same = training[0] is validation[0]
+        training = described, np.concatenate([training[1], described.more])
+        validation = (described, validation[1]) if same else validation
+        note(on_event, f"{len(described.more)} descriptions of labels are learned from, too.")
     return Resolved(
         base=base,
         parents=parents,
@@ -264,6 +270,28 @@ def _encode(
     together = MultiTaskDataset([of_task[0] for of_task in encoded], run.temperature)
     joint = MultiTaskKind(tuple(each), tuple(task.name.rpartition("/")[2] for task in loaded.tasks), tuple(metric))
     return joint, encoded, (together, together.rows(training)), (together, together.rows(validation))
+
+
+def _descriptions(run: Run, loaded: Loaded, settings: Settings) -> dict[str, str]:
+    """Return the descriptions of labels to learn from; raise UsageError where they are of no use."""
+    from adaptree.models.zero_shot import read_labels
+
+    dataset = loaded.tasks[0].dataset
+    if run.joint or not dataset.labels or dataset.values is None or dataset.columns.get("pair"):
+        raise UsageError("descriptions are for a task with one label for each text.", hint="Leave out --descriptions.")
+    if settings.objective != CONTRASTIVE:
+        raise UsageError(
+            f"descriptions of labels are for few rows a label, and here the objective is {settings.objective}.",
+            hint="--objective contrastive, or leave out --descriptions.",
+        )
+    given = run.descriptions
+    found = dict(given) if isinstance(given, Mapping) else read_labels(str(given))
+    known = [str(label) for label in dataset.labels]
+    for name in found:
+        if name not in known:
+            hint = near(name, known) or f"The labels are: {', '.join(known[:20])}."
+            raise UsageError(f"there is no label '{name}' in '{dataset.name}'.", hint=hint)
+    return {name: text.removeprefix(f"{name}: ") for name, text in found.items()}
 
 
 def fit(run: Run, loaded: Loaded, plan: Resolved, on_event: Listener = silent) -> Fitted:
@@ -421,6 +449,8 @@ def package(run: Run, loaded: Loaded, fitted: Fitted, on_event: Listener = silen
     more: dict[str, Any] = {"search": [asdict(trial) for trial in fitted.trials]} if fitted.trials else {}
     if run.stream:
         more[STREAM] = run.stream
+    if run.descriptions is not None:
+        more["descriptions"] = _descriptions(run, loaded, plan.settings)
     if run.joint:
         seen = {task.dataset.digest: task.name for task in loaded.tasks}
         more[JOINT] = {"tasks": [task.name for task in loaded.tasks], "temperature": run.temperature}

@@ -51,6 +51,8 @@ class Run:
     """Column with the label. Default: guessed."""
     merge_labels: bool = False
     """Take labels that differ only in case or blanks, or that are n/a, none, null or -, for one and the same."""
+    descriptions: str | Path | Mapping[str, str] | None = None
+    """File of label descriptions, a line each, name: description; for few rows a label, further texts to learn from."""
     weight: str | None = None
     """Column with each row's weight in the training loss; rows of weight 0 are left out."""
     validation: Source | None = None

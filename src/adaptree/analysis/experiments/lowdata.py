@@ -51,16 +51,38 @@ WAYS: dict[str, dict[str, Any]] = {
     "scikit-learn": {"method": "head"},
     "tfidf": {"method": "tfidf"},
     "contrastive": {"method": "houlsby", "objective": "contrastive"},
+    "described": {"method": "houlsby", "objective": "contrastive"},
     "cross-entropy": {"method": "houlsby", "objective": "cross-entropy"},
     "full": {"method": "full", "objective": "cross-entropy"},
     "head first": {"method": "houlsby", "objective": "head-first"},
 }
+DESCRIPTIONS = {
+    "sst2": {"0": "a bad film, a negative review", "1": "a good film, a positive review"},
+    "crowdflower_airline": {
+        "negative": "a complaint about the airline", "neutral": "a question or a remark to the airline",
+        "positive": "praise and thanks for the airline",
+    },
+    "crowdflower_corporate_messaging": {
+        "Information": "news and facts about the company", "Action": "a call to do something: vote, click, apply",
+        "Dialogue": "a reply to another person", "Exclude": "a text that cannot be used",
+    },
+    "news_aggregator": {
+        "b": "business and economy", "t": "science and technology", "e": "entertainment and celebrities",
+        "m": "medicine and health",
+    },
+    "sms_spam": {"ham": "an ordinary message between people", "spam": "an advertisement, a prize to win, a service"},
+    "crowdflower_disasters": {
+        "Relevant": "a report of a real disaster: a fire, a flood, an accident",
+        "Not Relevant": "no disaster, only words like it in another sense",
+    },
+}  # fmt: skip
+"""One for each label, for `described`: written once, before any was tried on these samples."""
 SETFIT, SKLEARN = "setfit", "scikit-learn"
-LAST = ("full", "head first")
+LAST = ("full", "head first", "described")
 """Ways whose cells are run after the others' at the sizes that matter most."""
-FEWEST_NOT_CONTRASTED, FEWEST_NOT_HEAD_FIRST = 512, 128
-"""Rows a label from which on a way is not tried: both are for few."""
-PASSES = {"head": 1, SKLEARN: 1, "tfidf": 1, "contrastive": 20}
+FEWEST_NOT = {"contrastive": 512, "described": 128, "head first": 128}
+"""Rows a label from which on a way is not tried: these are for few."""
+PASSES = {"head": 1, SKLEARN: 1, "tfidf": 1, "contrastive": 20, "described": 20}
 """Passes over the rows, roughly, for the estimate of the time."""
 TOKENS_PER_TEXT = 25
 
@@ -87,14 +109,13 @@ def _cells(setup: Setup) -> Iterator[Cell]:
                 }  # fmt: skip
                 rows = len(training.read_text().splitlines())
                 for way, options in WAYS.items():
-                    if way == "contrastive" and size >= FEWEST_NOT_CONTRASTED:
+                    if size >= FEWEST_NOT.get(way, size + 1):
                         continue
-                    if way == "head first" and size >= FEWEST_NOT_HEAD_FIRST:
-                        continue
-                    asked = {**same, "way": way, **options, **_recipe(way)}
+                    more = {"descriptions": DESCRIPTIONS.get(corpus.name)} if way == "described" else {}
+                    asked = {**same, "way": way, **options, **_recipe(way), **more}
                     passes = PASSES.get(way, max(10, 6400 // max(rows, 1)))
                     tokens = TOKENS_PER_TEXT * (passes * rows + TEST_ROWS // 3)
-                    yield Cell(asked, partial(_train, base, training, test, number, way), tokens, way)
+                    yield Cell(asked, partial(_train, base, training, test, number, way, more), tokens, way)
 
 
 def _turn(cell: Cell) -> tuple[float, ...]:
@@ -109,18 +130,18 @@ def _recipe(way: str) -> dict[str, Any]:
     """Return the numbers of the way's recipe: a cell of another recipe is another cell."""
     if way == "head":
         return {"recipe": {"learns": "all rows"}}
-    if way != "contrastive":
+    if way not in ("contrastive", "described"):
         return {}
     names = ("TEMPERATURE", "BATCH", "OF_LABEL", "STEPS", "PASSES", "RATE", "CONTINUED")
     return {"recipe": {name.lower(): getattr(contrastive, name) for name in names}}
 
 
-def _train(base: Base, training: Path, test: Path, seed: int, way: str) -> dict[str, Any]:
+def _train(base: Base, training: Path, test: Path, seed: int, way: str, more: Mapping[str, Any]) -> dict[str, Any]:
     """Return the scores of a training on the test rows, with the training's price."""
     if way == SKLEARN:
         return _logistic(base, training, test, seed)
     began = time.process_time()
-    bound = train(Run.of(training, base=base, baselines=False, seed=seed, **WAYS[way]))[0]
+    bound = train(Run.of(training, base=base, baselines=False, seed=seed, **WAYS[way], **more))[0]
     cpu, record = time.process_time() - began, bound.task.record
     scored = bound.evaluate(test)
     return {
