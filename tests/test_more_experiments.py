@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from adaptree.analysis import experiments
-from adaptree.analysis.experiments import forgetting, initscale, ledger, masks, squad, sweep, tradeoff
+from adaptree.analysis.experiments import dropout, forgetting, initscale, ledger, masks, squad, sweep, tradeoff
 from adaptree.analysis.experiments.corpora import Corpus
 from adaptree.errors import TrainingError, UsageError
 from adaptree.methods import parse
@@ -260,3 +260,25 @@ def test_a_run_starts_from_another_task_of_the_same_method(world: Path) -> None:
         train(Run.of(rows, method="houlsby:4", epochs=1, start=first, **options))
     with pytest.raises(UsageError, match="one task, alone"):
         Run.of(rows, method="full", start=first, search=3)
+
+
+def test_dropout_is_compared_for_the_same_seeds(
+    start: Callable[..., tuple[str, list[str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dropout, "TASKS", (ONE, TWO))
+    monkeypatch.setattr(dropout, "METHODS", ("full", "lt_sft"))
+    for name, value in (("ROWS", 30), ("VALIDATION", 10), ("STEPS", 4)):
+        monkeypatch.setattr(dropout, name, value)
+    page = start("dropout")[0]
+    cells = ledger.read(tmp_path)
+    assert len(cells) == 2 * 2 * 2 * 2
+    assert start("dropout")[0] == page
+    assert len(ledger.read(tmp_path)) == len(cells), "nothing is run twice"
+    accuracy = {
+        way: [c["found"]["test"]["accuracy"] for c in cells
+              if (c["asked"]["task"], c["asked"]["method"], c["asked"]["dropout"]) == ("one", "full", way)]
+        for way in (False, True)
+    }  # fmt: skip
+    shown = cells_of(page, "`full`")[1]
+    assert shown == " / ".join(f"{100 * sum(accuracy[way]) / 2:.1f}" for way in (False, True))
+    assert page == start("dropout", redraw=True)[0]

@@ -13,13 +13,13 @@ from adaptree.analysis.experiments.setup import Setup, made_by
 from adaptree.errors import UsageError, near
 
 ONE_SEED = ("languages", "transfer")
-LISTED = ("forgetting", "glue", "initscale", "lowdata", "masks", "rates", "squad", "text17", "tradeoff")
+LISTED = ("dropout", "forgetting", "glue", "initscale", "lowdata", "masks", "rates", "squad", "text17", "tradeoff")
 """Experiments whose cells can be listed and budgeted."""
 AS_PUBLISHED = ("glue", "text17")
 """Experiments that can be run with the paper's own recipe."""
 NAMES = (
-    "comparison", "fast", "forgetting", "fusion", "glue", "initscale", "kinds", "languages", "layers", "lowdata",
-    "masks", "noise", "rates", "squad", "text17", "tradeoff", "transfer",
+    "comparison", "dropout", "fast", "forgetting", "fusion", "glue", "initscale", "kinds", "languages", "layers",
+    "lowdata", "masks", "noise", "rates", "squad", "text17", "tradeoff", "transfer",
 )  # fmt: skip
 
 
