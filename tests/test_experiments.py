@@ -88,13 +88,19 @@ def run(world: Path, grid: Grid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_file_without_a_test_part_gives_rows_to_test_on_that_nobody_trains_on(tmp_path: Path) -> None:
-    put(tmp_path / "t" / "all.jsonl.xz", numbered(1500))
+    put(tmp_path / "t" / "all.jsonl.xz", numbered(3500))
     train, test = cut(one_file("t"), tmp_path, tmp_path / "out")
     texts = [[json.loads(line)["text"] for line in path.read_text().splitlines()] for path in (train, test)]
-    assert (len(texts[0]), len(texts[1])) == (500, TEST)
-    assert len({*texts[0], *texts[1]}) == 1500
+    assert (len(texts[0]), len(texts[1])) == (2500, TEST)
+    assert len({*texts[0], *texts[1]}) == 3500
     again = cut(one_file("t"), tmp_path, tmp_path / "again")
     assert [path.read_text() for path in again] == [train.read_text(), test.read_text()]
+
+
+def test_a_small_file_gives_a_third_of_its_rows_to_test_on(tmp_path: Path) -> None:
+    put(tmp_path / "t" / "all.jsonl.xz", numbered(1200))
+    train, test = cut(one_file("t"), tmp_path, tmp_path / "out")
+    assert [len(path.read_text().splitlines()) for path in (train, test)] == [800, 400]
 
 
 def test_only_texts_and_label_are_handed_on_and_rows_without_a_label_are_left_out(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from adaptree.errors import DataError
 
 TEST = 1000
 """At most this many test rows: a sample with seed 0."""
+SHARE = 3
+"""Of a dataset in one file at most one row in so many is held out to test."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ def cut(corpus: Corpus, data: Path, out: Path) -> tuple[Path, Path]:
     rows = corpus.rows(data, corpus.train)
     if corpus.test is None:
         random.Random(0).shuffle(rows)
-        test, rows = rows[:TEST], rows[TEST:]
+        held = min(TEST, len(rows) // SHARE)
+        test, rows = rows[:held], rows[held:]
     else:
         test = sample(corpus.rows(data, corpus.test), TEST)
     return write_lines(out / f"{corpus.name}-train.jsonl", rows), write_lines(out / f"{corpus.name}-test.jsonl", test)
