@@ -54,11 +54,12 @@ def run(setup: Setup) -> str:
     lines = [
         "# Seventeen further classification tasks",
         "",
-        f"Base: {setup.base}. At most {recipe.rows or 'all'} training rows, {recipe.validation} to validate, at "
-        "most 1,000 to test (a third of a small dataset); test accuracy in points, mean ± standard deviation over seeds "
-        "(their number). The learning rate of full fine-tuning, the number of layers, the adapters' size and the simple model are those that were best on "
-        "validation: three tries each, eleven simple models. Intervals of 95 % over tasks. "
-        f"Trainings have {recipe.steps or 'as many'} batches of {recipe.batch_size} or a little more, to whole epochs.",
+        f"Base: {setup.base}. At most {recipe.rows or 'all'} training rows, {recipe.validation} to validate, at most "
+        "1,000 to test (a third of a small dataset); test accuracy in points, mean ± standard deviation over seeds "
+        "(their number). The learning rate of full fine-tuning, the number of layers, the adapters' size and the "
+        "simple model are those that were best on validation: three tries each, eleven simple models. Trainings have "
+        f"{recipe.steps or 'as many'} batches of {recipe.batch_size} or a little more, to whole epochs. Intervals of "
+        "95 % over tasks.",
         "",
         *_by_task(found),
         "",
