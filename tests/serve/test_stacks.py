@@ -80,6 +80,26 @@ def test_memory_is_taken_when_a_slot_is_filled_and_goes_back_when_it_is_freed() 
     assert stack.of_task(slots[0])["w"][1:-1].eq(0).all(), "nothing of a task is left for the next one"
 
 
+@pytest.mark.parametrize("why", ["another system", "no memory to reserve"])
+def test_where_memory_cannot_be_reserved_a_stack_grows(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **more: object) -> None:
+        raise OSError("no memory")
+
+    if why == "another system":
+        monkeypatch.delattr("mmap.MAP_ANONYMOUS")
+    else:
+        monkeypatch.setattr("mmap.mmap", refuse)
+    stack = Stack(SHAPES, 1 << 20)
+    assert stack.slots == 16
+    tasks = [weights(i) for i in range(100)]
+    slots = [stack.fill(v) for v in tasks]
+    assert stack.slots == 128
+    for slot, v in zip(slots, tasks, strict=True):
+        assert all(torch.equal(stack.of_task(slot)[name], v[name]) for name in v)
+    stack.free(slots[3])
+    assert stack.fill(weights(500)) == slots[3]
+
+
 def test_a_task_without_weights_of_its_own_has_a_slot_too() -> None:
     stack = Stack({}, 1 << 20)
     assert stack.fill({}) != stack.fill({})

@@ -81,7 +81,11 @@ class Bank:
             group = self._group(tuple(method.stacked_as() for method, _ in parts), weights)
             if isinstance(group, str):
                 return group
-            return _in(group, group.stack.fill(weights))
+            slots = group.stack.slots
+            place = _in(group, group.stack.fill(weights))
+            if group.stack.slots != slots:  # it has moved
+                group.plans.clear()
+            return place
 
     def _with_plan(self, parts: Parts) -> Place | str:
         """Return a place for what is made of several tasks: a slice of every batch, with weights of its own."""

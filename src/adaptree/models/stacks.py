@@ -1,7 +1,8 @@
 """The weights of many tasks of one method, stacked: a slot for each task, and by row of a batch those of its task.
 
 A stack is one matrix, (slots, numbers): a row has all weights of one task, end to end. Its memory is reserved and not
-taken: pages come when a slot is filled, and go back when it is freed.
+taken: pages come when a slot is filled, and go back when it is freed. Where a system or a device does not reserve, it
+grows by copying.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from adaptree.methods.method import Shapes
 
 ALIGNED = 64
 """Bytes to which a slot, and a weight in it, is aligned: kernels are quicker there, and give the same bits."""
-MOST_SLOTS = 1 << 20
+MOST_SLOTS, FIRST = 1 << 20, 16
 NO_RESERVE = 0x4000
 """Linux's MAP_NORESERVE, which Python's mmap has no name for before 3.13."""
 
@@ -77,7 +78,7 @@ class Stack:
     """The weights of tasks whose names and shapes agree. A weight smaller than its place is filled up with zeros."""
 
     def __init__(self, shapes: Shapes, room: int, device: str = "cpu") -> None:
-        """Reserve slots in `room` bytes, at least one. On another device than the processor they are taken at once."""
+        """Reserve slots in `room` bytes, at least one."""
         self.shapes = {name: tuple(length or 0 for length in shape) for name, (shape, _) in shapes.items()}
         self.device = device
         types = {dtype for _, dtype in shapes.values()} or {torch.float32}
@@ -93,27 +94,43 @@ class Stack:
             end = -(-(end + size) // unit) * unit
         self.bytes = end * self.dtype.itemsize
         """What a task takes."""
-        self.slots = max(1, min(MOST_SLOTS, room // self.bytes)) if end else MOST_SLOTS
+        self.most = max(1, min(MOST_SLOTS, room // self.bytes)) if end else MOST_SLOTS
+        """How many slots there may be."""
         self._free: list[int] = []
         self._used = 0
-        self._memory = _reserved(self.slots * self.bytes) if end and device == "cpu" else None
-        if self._memory is None:
-            flat = torch.zeros(self.slots if end else 0, end, dtype=self.dtype, device=device)
+        self._memory = _reserved(self.most * self.bytes) if end and device == "cpu" else None
+        if self._memory is not None:
+            self._place(torch.frombuffer(self._memory, dtype=self.dtype).view(self.most, end))
         else:
-            flat = torch.frombuffer(self._memory, dtype=self.dtype).view(self.slots, end)
+            first = min(self.most, FIRST) if end else self.most
+            self._place(torch.zeros(first, end, dtype=self.dtype, device=device))
+
+    def _place(self, flat: Tensor) -> None:
+        """Keep the weights in this memory, (slots, numbers), from now on."""
+        self._flat = flat
+        self.slots = len(flat)
+        """How many there is memory for."""
         self._by_name = {
             name: torch.unflatten(flat[:, start : start + size], 1, _row_shape(self.shapes[name]))
             for name, (start, size) in self._places.items()
         }
 
+    def _grow(self) -> None:
+        """Move to twice the memory."""
+        if self.slots >= self.most:
+            raise StoreError(f"there is no place for more than {self.most:,} tasks of one method.")
+        larger = self._flat.new_zeros(min(self.most, 2 * self.slots), self._flat.shape[1])
+        larger[: self.slots] = self._flat
+        self._place(larger)
+
     def fill(self, v: Params) -> int:
         """Copy a task's weights into a free slot; return its number."""
         if self._free:
             slot = self._free.pop()
-        elif self._used < self.slots:
-            slot, self._used = self._used, self._used + 1
         else:
-            raise StoreError(f"there is no place for more than {self.slots:,} tasks of one method.")
+            if self._used == self.slots:
+                self._grow()
+            slot, self._used = self._used, self._used + 1
         for name, shape in self.shapes.items():
             place, tensor = self._by_name[name][slot].view(shape), v[name]
             if tensor.shape == place.shape:
@@ -147,12 +164,12 @@ def _row_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (1, *shape) if len(shape) == 1 else shape
 
 
-def _reserved(size: int) -> mmap.mmap:
-    """Return so many bytes of zeros that take no memory until they are written."""
+def _reserved(size: int) -> mmap.mmap | None:
+    """Return so many bytes of zeros that take no memory until they are written; None where that cannot be had."""
+    if not hasattr(mmap, "MAP_ANONYMOUS"):
+        return None
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (NO_RESERVE if sys.platform == "linux" else 0)
     try:
         return mmap.mmap(-1, size, flags=flags)
-    except (OSError, ValueError, OverflowError) as error:
-        raise StoreError(
-            f"{size:,} bytes of memory for tasks cannot be reserved.", hint="Less: --memory 1GB"
-        ) from error
+    except (OSError, ValueError, OverflowError):
+        return None
