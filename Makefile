@@ -12,7 +12,7 @@ demo: $(VENV)/.installed
 	$(VENV)/bin/adaptree demo
 
 test: $(VENV)/.developing
-	$(PY) -m pytest $(PYTEST) $(COVERAGE) -m "not slow"
+	$(PY) -m pytest $(PYTEST) $(COVERAGE) -m "not slow and not campaign"
 
 # All tests: also every method on every architecture, and the long campaigns.
 test-all: $(VENV)/.developing

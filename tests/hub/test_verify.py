@@ -150,7 +150,7 @@ def test_two_hundred_flipped_bits_are_found_and_named(store: Store) -> None:
     flips(store, 200, seed=0)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_a_thousand_flipped_bits_are_found_and_named(store: Store) -> None:
     flips(store, 1000, seed=1)
 

@@ -313,7 +313,7 @@ def test_mutated_bundles_are_refused_or_hold_what_they_say(good: bytes, base: Ba
     assert 0 < came < tried
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_a_long_campaign(good: bytes, base: Base, root: Path) -> None:
     count = int(os.environ.get("ADAPTREE_FUZZ", "20000"))
     tried, came = campaign(good, base, root, count, 24 * 3600, seed=int(os.environ.get("ADAPTREE_FUZZ_SEED", "1")))
@@ -451,7 +451,7 @@ print(halves)
 """
 
 
-@pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.campaign)])
 def test_a_killed_import_leaves_whole_versions_only(tmp_path: Path, count: int) -> None:
     old = Store(tmp_path / "old")
     shutil.copytree(OLD / "store" / "tasks", old.path / "tasks")

@@ -561,7 +561,7 @@ def crowd(endpoint: str, tmp_path: Path, what: str, *words: object, url: str = "
     return found
 
 
-@pytest.mark.parametrize("seconds", [pytest.param(1, id="short"), pytest.param(60, marks=pytest.mark.slow, id="long")])
+@pytest.mark.parametrize("seconds", [pytest.param(1, id="short"), pytest.param(60, marks=pytest.mark.campaign, id="long")])
 @pytest.mark.parametrize("which", ["server", "plain_server"])
 def test_eight_processes_at_once_lose_nothing(
     request: pytest.FixtureRequest, tmp_path: Path, which: str, seconds: int
@@ -574,7 +574,7 @@ def test_eight_processes_at_once_lose_nothing(
     ("which", "rounds"),
     [
         ("server", 4), ("plain_server", 4), ("folder", 8),
-        *(pytest.param(which, rounds, marks=pytest.mark.slow)
+        *(pytest.param(which, rounds, marks=pytest.mark.campaign)
           for which, rounds in (("server", 100), ("plain_server", 25), ("folder", 100))),
     ],
 )  # fmt: skip

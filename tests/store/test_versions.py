@@ -288,7 +288,7 @@ def test_what_is_killed_leaves_exactly_what_was_completed(tmp_path: Path) -> Non
     killed(tmp_path / "store", 20)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_what_is_killed_a_hundred_times_leaves_exactly_what_was_completed(tmp_path: Path) -> None:
     killed(tmp_path / "store", 100)
 
@@ -308,7 +308,7 @@ def test_eight_processes_at_once_lose_nothing(tmp_path: Path) -> None:
     at_once(tmp_path / "store", 4)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_eight_processes_for_a_minute_lose_nothing(tmp_path: Path) -> None:
     at_once(tmp_path / "store", 60)
 
