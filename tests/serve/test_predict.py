@@ -116,7 +116,9 @@ def test_lines_of_one_task_are_texts_or_objects(ask: Asker) -> None:
 
 
 def test_a_wrong_line_gets_its_error_and_the_others_go_on(ask: Asker) -> None:
-    body = b'{"task": "words", "text": "lion"}\n{"task": "wrds", "text": "lion"}\n{"task": \n{"task": "words", "text": "saw"}'
+    body = (
+        b'{"task": "words", "text": "lion"}\n{"task": "wrds", "text": "lion"}\n{"task": \n{"task": "words", "text": ""}'
+    )
     answers = [json.loads(line) for line in ask.post("/v1/predict", body, headers=NDJSON).body.splitlines()]
     assert ["label" in answer for answer in answers] == [True, False, False, True]
     assert answers[1]["error"]["code"] == "task_not_found"

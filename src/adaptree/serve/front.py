@@ -15,6 +15,7 @@ from adaptree.serve.problems import Problem, problem_of
 
 if TYPE_CHECKING:
     from adaptree.serve.service import Service
+    from adaptree.serve.traces import Traces
 
 ID = b"x-request-id"
 _ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
@@ -29,8 +30,8 @@ GONE = 499
 class Front:
     """Middleware around all routes."""
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
-        self.app, self.service = app, service
+    def __init__(self, app: ASGIApp, service: Service, traces: Traces | None = None) -> None:
+        self.app, self.service, self.traces = app, service, traces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -57,6 +58,7 @@ class Front:
                 await send(message)
 
         self.service.in_flight += 1
+        span = self.traces.begin(headers, scope["method"], state["id"]) if self.traces is not None else None
         try:
             if (problem := self._refused(headers)) is not None:
                 await send_problem(problem, answer)
@@ -73,7 +75,9 @@ class Front:
             await send_problem(problem, answer)
         finally:
             self.service.in_flight -= 1
-            self._note(scope, status or GONE, time.perf_counter() - began)
+            route = self._note(scope, status or GONE, time.perf_counter() - began)
+            if span is not None:
+                span.end(route, status or GONE, state)
 
     def _refused(self, headers: dict[bytes, bytes]) -> Problem | None:
         service = self.service
@@ -86,12 +90,12 @@ class Front:
             return Problem(403, "wrong_host", what, hint="Ask 127.0.0.1, or start it with --keys.")
         return None
 
-    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+    def _note(self, scope: Scope, status: int, seconds: float) -> str:
         route: str = getattr(scope.get("route"), "path_format", "other")
         method = scope["method"] if scope["method"] in METHODS else "OTHER"
         self.service.metrics.request(route, method, status, seconds)
         if route in QUIET and status < 400:
-            return
+            return route
         state = scope["state"]
         self.service.log.write(
             request=state["id"],
@@ -103,6 +107,7 @@ class Front:
             tasks=state.get("tasks", 0),
             texts=state.get("texts", 0),
         )
+        return route
 
 
 async def send_problem(problem: Problem, send: Send) -> None:

@@ -56,6 +56,7 @@ from adaptree.tasks.record import read_record
 
 if TYPE_CHECKING:
     from adaptree.serve.engine import Engine
+    from adaptree.serve.traces import Traces
 
 ZIP = ("application/octet-stream", "application/zip")
 PAGE = 100
@@ -74,6 +75,7 @@ def create_app(
     log: RequestLog | None = None,
     hosts: Sequence[str] = (),
     open_metrics: bool = False,
+    traces: Traces | None = None,
 ) -> FastAPI:
     """Return the application over an engine, which the caller closes.
 
@@ -86,7 +88,7 @@ def create_app(
     app = FastAPI(title="adaptree", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.service = service
     app.include_router(router)
-    app.add_middleware(Front, service=service)
+    app.add_middleware(Front, service=service, traces=traces)
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(AdaptreeError, _problem)
     app.add_exception_handler(RequestValidationError, _invalid)

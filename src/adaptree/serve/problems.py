@@ -14,29 +14,12 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 from adaptree import errors
 from adaptree.reports.json_text import json_text
-from adaptree.serve.batcher import QueueFull
-from adaptree.serve.engine import Closed, DeadlineExceeded
-from adaptree.serve.shelf import NoRoom
 
-_TABLE: list[tuple[type[errors.AdaptreeError], int, str]] = [
-    (QueueFull, 429, "queue_full"),
-    (DeadlineExceeded, 504, "deadline_exceeded"),
-    (Closed, 503, "shutting_down"),
-    (NoRoom, 503, "no_room"),
-    (errors.WrongBase, 409, "wrong_base"),
-    (errors.TaskNotFound, 404, "task_not_found"),
-    (errors.BadName, 404, "task_not_found"),
-    (errors.BundleError, 422, "bad_bundle"),
-    (errors.TaskCorrupt, 500, "task_corrupt"),
-    (errors.StoreError, 503, "store_error"),
-    (errors.UsageError, 422, "bad_input"),
-    (errors.DataError, 422, "bad_input"),
-]
-"""The first class that an error has decides."""
 _PRIVATE = {
     "task_corrupt": "the task's files are damaged.",
     "store_error": "the store cannot be read or written just now.",
@@ -44,6 +27,29 @@ _PRIVATE = {
 }
 """What is said instead of an error that would show a path or another's task."""
 _AGAIN = {429, 503}
+
+
+@cache
+def _table() -> list[tuple[type[errors.AdaptreeError], int, str]]:
+    """Return the status and code of each class of error; the first class that an error has decides."""
+    from adaptree.serve.batcher import QueueFull
+    from adaptree.serve.engine import Closed, DeadlineExceeded
+    from adaptree.serve.shelf import NoRoom
+
+    return [
+        (QueueFull, 429, "queue_full"),
+        (DeadlineExceeded, 504, "deadline_exceeded"),
+        (Closed, 503, "shutting_down"),
+        (NoRoom, 503, "no_room"),
+        (errors.WrongBase, 409, "wrong_base"),
+        (errors.TaskNotFound, 404, "task_not_found"),
+        (errors.BadName, 404, "task_not_found"),
+        (errors.BundleError, 422, "bad_bundle"),
+        (errors.TaskCorrupt, 500, "task_corrupt"),
+        (errors.StoreError, 503, "store_error"),
+        (errors.UsageError, 422, "bad_input"),
+        (errors.DataError, 422, "bad_input"),
+    ]
 
 
 class Problem(Exception):
@@ -74,11 +80,11 @@ def problem_of(error: BaseException) -> Problem:
     """Return an error of ours, or of anybody, as a client may see it."""
     if isinstance(error, Problem):
         return error
-    for kind, status, code in _TABLE:
+    for kind, status, code in _table():
         if isinstance(error, kind):
             if code in _PRIVATE:
                 return Problem(status, code, _PRIVATE[code], hint="Try again." if status == 503 else "Tell its owner.")
-            again = {"Retry-After": str(math.ceil(error.retry_after))} if isinstance(error, QueueFull) else None
+            again = {"Retry-After": str(math.ceil(after))} if (after := getattr(error, "retry_after", 0)) else None
             hint = "GET /v1/tasks lists those that there are." if status == 404 else error.hint
             return Problem(status, code, error.what, hint=hint, headers=again)
     return Problem(500, "internal_error", "something went wrong.", hint="Tell the owner the X-Request-Id.")

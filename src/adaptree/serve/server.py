@@ -28,6 +28,7 @@ from adaptree.serve.keys import Keys
 from adaptree.serve.limits import Limits
 from adaptree.serve.observe import Metrics, RequestLog
 from adaptree.serve.protocol import Connection
+from adaptree.serve.traces import start_traces
 from adaptree.tasks.runs import bases_of
 from adaptree.tasks.store import Store
 
@@ -62,15 +63,19 @@ class ServeSettings:
     """The file of API keys; None for none."""
     log: str = "json"
     open_metrics: bool = False
+    traces: bool = False
     limits: Limits = field(default_factory=Limits)
 
-    def check(self) -> Store:
-        """Return the store; raise an error for what cannot work, before anything is loaded."""
+    def check(self, *, open_to_all: bool = False) -> Store:
+        """Return the store; raise an error for what cannot work, before anything is loaded.
+
+        `open_to_all` allows an address that other machines reach without keys.
+        """
         if self.workers < 1:
             raise UsageError(f"workers must be at least 1, not {self.workers}.")
         if self.max_queue < 1:
             raise UsageError(f"max-queue must be at least 1, not {self.max_queue}.")
-        if self.keys is None and self.host not in LOOPBACK:
+        if self.keys is None and not open_to_all and self.host not in LOOPBACK:
             raise UsageError(
                 f"without API keys anybody who reaches {self.host} may use and change all tasks.",
                 hint="adaptree keys api new, or say that you want this: --no-keys",
@@ -173,6 +178,7 @@ def application(settings: ServeSettings, engine: Engine, metrics: Metrics) -> Fa
         log=RequestLog(settings.log),
         hosts=HOSTS if keys is None and settings.host in LOOPBACK else (),
         open_metrics=settings.open_metrics,
+        traces=start_traces() if settings.traces else None,
     )
 
 
