@@ -130,6 +130,8 @@ def test_routes_and_methods_that_there_are_not(ask: Asker) -> None:
     got = ask("PUT", "/v1/predict", {})
     assert (got.status, got.error["code"]) == (405, "method_not_allowed")
     assert got.headers["allow"] == "POST"
+    assert ask("PATCH", "/v1/tasks/words").headers["allow"] == "DELETE, GET"
+    assert ask("PUT", "/v1/tasks/words/predict").headers["allow"] == "POST"
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=a", "limit=1001", "limit=1e3", f"search={'x' * 201}"])

@@ -14,6 +14,7 @@ A task's name may have a slash in it, a version or a tag: /v1/tasks/acme/reviews
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import tempfile
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, Response
+from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 
@@ -128,7 +130,15 @@ async def _refused(request: Request, error: Exception) -> Response:
         404: ("no_such_route", "there is nothing here.", "GET /docs lists what there is."),
         405: ("method_not_allowed", f"{request.method} is not for this.", "GET /docs lists what there is."),
     }.get(error.status_code, ("bad_request", str(error.detail), ""))
-    return _sent(Problem(error.status_code, code, what, hint=hint, headers=dict(error.headers or {})))
+    more = {"Allow": _allowed(request)} if error.status_code == 405 else {}
+    return _sent(Problem(error.status_code, code, what, hint=hint, headers=more))
+
+
+def _allowed(request: Request) -> str:
+    """Return the methods of a path: those of all routes that are spelled as the first that fits."""
+    routes = [route for route in router.routes if isinstance(route, APIRoute)]
+    path = next(route.path for route in routes if route.path_regex.match(request.scope["path"]))
+    return ", ".join(sorted({method for route in routes if route.path == path for method in route.methods or ()}))
 
 
 # Predictions
@@ -139,14 +149,16 @@ async def predict_mixed(request: Request) -> Response:
     """Answer inputs that each name their task; one forward pass computes them together.
 
     As `application/x-ndjson`, each line is an item and gets a line as it is computed, in order: any number of them,
-    with `top_k`, `min_score` and `timeout` in the query.
+    with `top_k`, `min_score` and `timeout` in the query. A line that is wrong gets its error as a line.
     """
     service = _service(request)
     caller = service.caller(request, "predict")
+    options = _query_options(request)
     if receive.content_type(request, JSON, NDJSON) == NDJSON:
-        return stream(service, request, caller, _read_item, _query_options(request))
+        return stream(service, request, caller, _read_item, options)
     wanted = parse_as(MixedRequest, await receive.body(request, service.limits))
-    answers = await predict(service, request, caller, [(item.task, item) for item in wanted.items], wanted)
+    given = [(item.task, item) for item in wanted.items]
+    answers = await predict(service, request, caller, given, _merged(options, wanted))
     return in_lines(answers) if wants_lines(request) else as_json({"predictions": answers})
 
 
@@ -160,14 +172,15 @@ async def predict_one(request: Request, task: str) -> Response:
     """Answer inputs for one task. As `application/x-ndjson`, each line is an input: a JSON string, list or object."""
     service = _service(request)
     caller = service.caller(request, "predict")
+    options = _query_options(request)
     if receive.content_type(request, JSON, NDJSON) == NDJSON:
-        options = _query_options(request)
         await service.resolve(caller, task)
         return stream(service, request, caller, lambda line: (task, _read_input(line)), options)
     wanted = parse_as(TaskRequest, await receive.body(request, service.limits))
     if not wanted.inputs:
         await service.resolve(caller, task)
-    answers = await predict(service, request, caller, [(task, each) for each in wanted.inputs], wanted)
+    given = [(task, each) for each in wanted.inputs]
+    answers = await predict(service, request, caller, given, _merged(options, wanted))
     return in_lines(answers) if wants_lines(request) else as_json({"task": task, "predictions": answers})
 
 
@@ -179,7 +192,9 @@ def _read_input(line: bytes) -> AnyInput:
 
 
 def _query_options(request: Request) -> Options:
-    """Return the options of a request whose body is lines."""
+    """Return the options in a request's query."""
+    if not request.url.query:
+        return Options()
     try:
         said = {
             name: (int if name == "top_k" else float)(request.query_params[name])
@@ -187,8 +202,16 @@ def _query_options(request: Request) -> Options:
             if name in request.query_params
         }
     except ValueError:
-        raise Problem(422, "bad_input", "top_k, min_score and timeout are numbers.") from None
+        said = {"top_k": math.nan}
+    if not all(map(math.isfinite, said.values())):
+        raise Problem(422, "bad_input", "top_k, min_score and timeout are numbers.", hint="top_k=3")
     return parse_as(Options, json_text(said).encode())
+
+
+def _merged(query: Options, body: Options) -> Options:
+    """Return the options of a request: those of its body count before those of its query."""
+    found = {name: getattr(query, name) if (value := getattr(body, name)) is None else value for name in OPTIONS}
+    return Options.model_construct(**found)
 
 
 # Tasks
@@ -228,6 +251,8 @@ async def show_task(request: Request, task: str) -> Response:
 
 async def _stored(service: Service, caller: Caller, task: str) -> str:
     """Return the store's name for a task that is no composition."""
+    if task.endswith(("/predict", "/infer")):  # a task of that name can be shown as NAME@1
+        raise HTTPException(405)
     if "(" in task:
         raise Problem(422, "bad_input", "this is a composition.", hint="Name one of its tasks.")
     return await service.resolve(caller, task)

@@ -109,12 +109,12 @@ _OPTIONS = [
         "in": "query",
         "required": False,
         "schema": schema,
-        "description": "Of a body of lines.",
+        "description": "As in the body, which counts first.",
     }
     for name, schema in {
         "top_k": {"type": "integer", "minimum": 1, "maximum": 10_000},
         "min_score": {"type": "number", "minimum": 0, "maximum": 1},
-        "timeout": {"type": "number", "exclusiveMinimum": 0, "maximum": 3600},
+        "timeout": {"type": "number", "minimum": 0.1, "maximum": 3600},
     }.items()
 ]
 
@@ -135,7 +135,9 @@ def _bodies(path: str, operation: _Operation) -> dict[str, Any]:
         return {BYTES: {"schema": {"type": "string", "format": "binary"}}} if operation.status == 201 else {}
     found: dict[str, Any] = {JSON: _ref(operation.body)}
     if operation.lines is not None:
-        found[NDJSON] = _ref(operation.lines)
+        found[NDJSON] = {
+            "schema": {"description": f"Lines of JSON, each {operation.lines.__name__}; a wrong one is answered."}
+        }
     return found
 
 

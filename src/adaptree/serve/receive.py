@@ -106,7 +106,7 @@ def invalid(found: list[Any]) -> Problem:
 def check_input(given: Any, limits: Limits, where: str) -> tuple[Any, int]:
     """Return an input as an engine takes it, and its characters; raise a Problem if a text is too long."""
     if isinstance(given, Input):
-        found = given.model_dump(exclude_none=True, exclude={"task"})
+        found = given.model_dump(exclude_unset=True, exclude={"task"})
         if not found:
             raise Problem(422, "bad_input", f"{where}: there is no text.", hint='Give {"text": "…"}.')
     else:

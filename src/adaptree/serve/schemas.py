@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 TASK = Field(
     min_length=1,
@@ -12,6 +12,8 @@ TASK = Field(
     description="A task's name, name@version, name@tag, or a composition: stack(a, b).",
     examples=["reviews"],
 )
+WHOLE = BeforeValidator(lambda value: int(value) if value.__class__ is float and value % 1 == 0 else value)
+"""JSON does not tell 3.0 from 3."""
 Text = Annotated[str, Field(examples=["great phone"])]
 Texts = Annotated[list[str], Field(max_length=10_000)]
 
@@ -23,25 +25,27 @@ class _Given(BaseModel):
 class Input(_Given):
     """One input: which fields it has depends on the task's kind."""
 
-    text: Text | None = Field(None, description="The text.")
-    text_pair: str | None = Field(None, description="The second text, for a task that takes two.")
-    tokens: Texts | None = Field(None, description="The words of the text, for a task that tags them.")
-    question: str | None = Field(None, description="The question, for a task that answers from a context.")
-    context: str | None = Field(None, description="Where the answer is; or what choices are about.")
-    choices: Texts | None = Field(None, description="What to choose from.")
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
+    text: Text = Field("", description="The text.")
+    text_pair: str = Field("", description="The second text, for a task that takes two.")
+    tokens: Texts = Field([], description="The words of the text, for a task that tags them.")
+    question: str = Field("", description="The question, for a task that answers from a context.")
+    context: str = Field("", description="Where the answer is; or what choices are about.")
+    choices: Texts = Field([], description="What to choose from.")
 
 
 class Item(Input):
     """An input and the task that it is for."""
 
+    model_config = ConfigDict(json_schema_extra={"minProperties": 2})
     task: str = TASK
 
 
 AnyInput = str | Annotated[list[str], Field(max_length=10_000)] | Input
 """A text; two texts or a list of words; or an object."""
-TopK = Annotated[int, Field(ge=1, le=10_000, description="Scores of so many labels only, the highest ones.")]
+TopK = Annotated[int, Field(ge=1, le=10_000, description="Scores of so many labels only, the highest."), WHOLE]
 MinScore = Annotated[float, Field(ge=0, le=1, description="Abstain below this probability: the label is null.")]
-Timeout = Annotated[float, Field(gt=0, le=3600, description="Seconds after which the answer is of no use any more.")]
+Timeout = Annotated[float, Field(ge=0.1, le=3600, description="Seconds after which the answer is of no use any more.")]
 
 
 class Options(_Given):
@@ -80,17 +84,17 @@ class TaskRequest(Options):
 class Tensor(_Given):
     """A tensor of the Open Inference Protocol."""
 
-    name: str = Field(max_length=256)
-    shape: list[int] = Field(max_length=8)
-    datatype: str = Field(max_length=16)
-    data: list[Any] | None = None
+    name: Literal["text", "text_pair"]
+    shape: list[Annotated[int, Field(ge=0), WHOLE]] = Field(max_length=8, description="[n], or [n, 1].")
+    datatype: Literal["BYTES"]
+    data: list[str | list[str]] = Field([], description="As many texts as the shape says.")
     parameters: dict[str, Any] = {}
 
 
 class Wanted(_Given):
     """An output that is asked for."""
 
-    name: str = Field(max_length=256)
+    name: Literal["label", "score", "value", "prediction"]
     parameters: dict[str, Any] = {}
 
 
@@ -109,7 +113,7 @@ class InferRequest(_Given):
         }
     )
     id: str = Field("", max_length=256)
-    inputs: list[Tensor] = Field(max_length=16)
+    inputs: list[Tensor] = Field(min_length=1, max_length=2)
     outputs: list[Wanted] | None = Field(None, max_length=16)
     parameters: dict[str, Any] = {}
 
