@@ -119,7 +119,9 @@ def test_keys_are_asked_for_when_there_are_any(world: World, tmp_path: Path) -> 
 @pytest.mark.slow
 def test_workers_share_a_port_and_one_that_is_killed_is_replaced(world: World) -> None:
     with serving(world, "--workers", "2", "--log", "none") as (process, ask, _):
-        found = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(process.pid)], capture_output=True, text=True)
+        found = subprocess.run(
+            ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(process.pid)], capture_output=True, text=True
+        )
         children = [int(line.split()[0]) for line in found.stdout.splitlines() if "spawn_main" in line]
         assert len(children) == 2
         statuses: list[Any] = []
