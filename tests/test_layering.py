@@ -18,6 +18,7 @@ ROOT = Path(adaptree.__file__).parent
 # room below. An import for type annotations alone may go either way.
 ORDER = [
     "errors",  # nothing of ours
+    "client",  # asks a server
     "core",  # the maths
     "methods",  # ways of tuning
     "data",  # a file's rows, split, encoded and batched

@@ -25,6 +25,8 @@ if TYPE_CHECKING:  # what a type checker sees; a method's class that is not name
     from adaptree.api import stream as stream
     from adaptree.api import train as train
     from adaptree.api import train_jointly as train_jointly
+    from adaptree.client import AsyncClient as AsyncClient
+    from adaptree.client import Client as Client
     from adaptree.compose import Expression as Expression
     from adaptree.compose import average as average
     from adaptree.compose import average_outputs as average_outputs
@@ -81,8 +83,10 @@ if "GOMP_SPINCOUNT" not in os.environ and "OMP_WAIT_POLICY" not in os.environ:
 _HOMES = {
     "AdaptreeError": "errors",
     "Architecture": "models.architectures",
+    "AsyncClient": "client",
     "Base": "models.base",
     "Bound": "models.bound",
+    "Client": "client",
     "Expression": "compose",
     "LayerStack": "models.architectures",
     "Method": "methods",

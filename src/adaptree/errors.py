@@ -16,6 +16,7 @@
     ├── StoreError                the store cannot be read or written
     │   └── Unreachable           a store behind a URL does not answer, or refuses
     ├── BundleError               an exported file that cannot be read or trusted
+    ├── ServerError               what a server answered (`adaptree.client`)
     ├── InteropError              a task of another library, or one of ours that it has no form for
     └── TrainingError             a run that cannot start, go on, or be resumed
         ├── CannotResume          its checkpoint is damaged, or of other data or settings

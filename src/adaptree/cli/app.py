@@ -94,6 +94,7 @@ def root(
 
 from adaptree.cli import (  # noqa: E402, F401  # each adds its commands
     ablate,
+    api_keys,
     check,
     clean,
     compare,
@@ -110,6 +111,7 @@ from adaptree.cli import (  # noqa: E402, F401  # each adds its commands
     rebase,
     report,
     search,
+    serve,
     site,
     stream,
     suggest,

@@ -57,7 +57,7 @@ def search(
     rows = [row for row in store.rows(text=True) if row.text]
     if not rows:
         return []
-    return _by_meaning(words, rows, store, base, limit) if meaning else _by_words(words, rows)[:limit]
+    return _by_meaning(words, rows, store, base, limit) if meaning else by_words(words, rows)[:limit]
 
 
 def tokens(text: str) -> list[str]:
@@ -68,7 +68,7 @@ def tokens(text: str) -> list[str]:
 # by words
 
 
-def _by_words(words: str, rows: Sequence[Row]) -> list[Hit]:
+def by_words(words: str, rows: Sequence[Row]) -> list[Hit]:
     """Rank rows by BM25 with weighted fields (BM25F)."""
     texts = [row.text.casefold() for row in rows]
     mean = sum(map(len, texts)) / len(texts)

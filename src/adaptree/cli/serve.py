@@ -1,0 +1,128 @@
+"""adaptree serve"""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from adaptree.cli import app as shared
+from adaptree.cli.app import app
+from adaptree.cli.show import say
+from adaptree.errors import AdaptreeError, StoreError, UsageError
+
+MISSING = "serving needs packages that are not installed"
+
+
+class Log(StrEnum):
+    json = "json"
+    text = "text"
+    none = "none"
+
+
+@app.command()
+def serve(
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 is any that is free.")] = 8080,
+    base: Annotated[
+        str | None, typer.Option(help="The base, a name or a folder. Default: that of most of the store's tasks.")
+    ] = None,
+    memory: Annotated[str, typer.Option(help="Memory for tasks; what was not used for longest makes room.")] = "2GB",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of each process. Default: the cores.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that share the port, each with its own tasks.")] = 1,
+    max_queue: Annotated[int, typer.Option(min=1, help="Texts that may wait; beyond, clients get a 429.")] = 4096,
+    keys: Annotated[
+        Path | None,
+        typer.Option(help="The file of API keys. Default: $ADAPTREE_API_KEYS, else that of `keys api new`, if any."),
+    ] = None,
+    no_keys: Annotated[bool, typer.Option("--no-keys", help="Answer anybody who can reach the address.")] = False,
+    open_metrics: Annotated[
+        bool, typer.Option("--open-metrics", help="Show /metrics to callers without a key.")
+    ] = False,
+    max_body: Annotated[str, typer.Option(help="The most bytes of a request.")] = "8MB",
+    max_upload: Annotated[str, typer.Option(help="The most bytes of an uploaded bundle.")] = "1GB",
+    max_items: Annotated[int, typer.Option(min=1, help="The most inputs of a request.")] = 1024,
+    max_characters: Annotated[int, typer.Option(min=1, help="The most characters of a text.")] = 100_000,
+    max_headers: Annotated[int, typer.Option(min=1024, help="The most bytes of a request's headers.")] = 32_768,
+    max_requests: Annotated[int, typer.Option(min=1, help="The most requests under way.")] = 1024,
+    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds until an answer is given up.")] = 30.0,
+    receive_timeout: Annotated[float, typer.Option(min=0.001, help="Seconds that a slow client has.")] = 30.0,
+    log: Annotated[Log, typer.Option(help="A line on stderr for each request, without its texts.")] = Log.json,
+    traces: Annotated[
+        bool, typer.Option("--traces", help="Send OpenTelemetry traces to $OTEL_EXPORTER_OTLP_ENDPOINT.")
+    ] = False,
+    store: shared.StoreOption = None,
+    index: shared.IndexOption = None,
+    quiet: shared.Quiet = False,
+    debug: shared.Debug = False,
+) -> None:
+    """Serve all tasks of a store over HTTP, on one copy of their base."""
+    try:
+        from adaptree.serve import keys as api_keys
+        from adaptree.serve import server
+        from adaptree.serve.limits import Limits, parse_size
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "adaptree":
+            raise
+        raise AdaptreeError(f"{MISSING} ({error.name}).", hint='pip install "adaptree[serve]"') from error
+
+    file = _keys_file(api_keys.keys_file(), keys, no_keys)
+    if file is not None:
+        if not api_keys.read_keys(file):
+            raise StoreError(f"there are no keys in '{file}'.", hint=f"adaptree keys api new --file {file}")
+        if api_keys.others_can_read(file):
+            say(f"note: everybody on this machine can read {file}.  chmod 600 {file}", quiet)
+    settings = server.ServeSettings(
+        store=store,
+        index=index,
+        base=base,
+        device=device,
+        threads=threads,
+        memory=parse_size(memory),
+        max_queue=max_queue,
+        host=host,
+        port=port,
+        workers=workers,
+        keys=None if file is None else str(file),
+        log="" if log is Log.none else log.value,
+        open_metrics=open_metrics,
+        traces=traces,
+        limits=Limits(
+            body=parse_size(max_body),
+            upload=parse_size(max_upload),
+            items=max_items,
+            characters=max_characters,
+            headers=max_headers,
+            in_flight=max_requests,
+            timeout=timeout,
+            receive=receive_timeout,
+        ),
+    )
+    opened = settings.check(open_to_all=no_keys)
+    with server.bind(host, port) as listening:
+        url = server.url_of(host, listening)
+        example = next(iter(opened.names()), "TASK")
+
+        def announce() -> None:
+            key = '-H "Authorization: Bearer $KEY" ' if file is not None else ""
+            ask = f"""curl {url}/v1/tasks/{example}/predict {key}--json '{{"inputs": ["some text"]}}'"""
+            say(f"serving {opened.location} at {url}   {url}/docs", quiet)
+            say(f"  {ask}", quiet)
+            sys.stderr.flush()
+
+        server.run(settings, opened, listening, announce)
+
+
+def _keys_file(default: Path, given: Path | None, none: bool) -> Path | None:
+    """Return the file of keys that counts; None if there are to be none."""
+    if none and given is not None:
+        raise UsageError("--keys and --no-keys contradict each other.", hint="Leave out one.")
+    if none:
+        return None
+    if given is not None:
+        return given.expanduser()
+    return default if default.exists() else None

@@ -1,0 +1,286 @@
+"""API keys: who may ask the server for what, and how often.
+
+    {"format": 1, "keys": [{"id": "…", "hash": "…", "tenant": "acme", "scopes": ["predict"], …}]}
+
+A key is 'at_ID_SECRET'. The secret is 256 random bits and is shown once; the file, which only its owner can read, has
+its SHA-256. The secret cannot be guessed, so a slow hash would not protect it any better.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import hmac
+import math
+import os
+import re
+import secrets
+import stat
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from adaptree.data.foreign_json import has_type, loads
+from adaptree.errors import StoreError, UsageError, near
+from adaptree.reports.json_text import json_text
+from adaptree.serve.problems import Problem
+from adaptree.tasks.files import cannot_write, sync
+
+FORMAT = 1
+SCOPES = ("predict", "train", "admin")
+"""predict: ask and list tasks. train: add tasks. admin: all of that, remove tasks, and read the figures."""
+DAY = 86_400
+FRESH = 1.0
+"""Seconds after which the file is looked at again."""
+_TENANT = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_KEY = re.compile(r"at_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
+_NOBODY = hashlib.sha256(secrets.token_bytes(32)).hexdigest()
+"""What the secret of a key that there is not is compared with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiKey:
+    """What the file has of a key."""
+
+    id: str
+    hash: str
+    tenant: str = ""
+    """The namespace that it is confined to; '' if it may name every task."""
+    scopes: tuple[str, ...] = ("predict",)
+    rate: float = 0.0
+    """Requests in a second; 0 is any number."""
+    quota: int = 0
+    """Texts in a day, from midnight UTC; 0 is any number."""
+    note: str = ""
+    created: str = ""
+
+
+def keys_file() -> Path:
+    """Return where API keys are: ADAPTREE_API_KEYS, else adaptree/api-keys.json in the user's folder for settings."""
+    if path := os.environ.get("ADAPTREE_API_KEYS"):
+        return Path(path).expanduser()
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "adaptree" / "api-keys.json"
+
+
+def read_keys(path: Path) -> list[ApiKey]:
+    """Return the keys in a file, none if there is no file; raise StoreError for one that cannot be read."""
+    try:
+        said = loads(path.read_bytes())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StoreError(f"cannot read the keys in '{path}': {error.strerror or error}.") from error
+    except ValueError as error:
+        raise _broken(path, str(error)) from error
+    if not isinstance(said, dict) or said.get("format") != FORMAT or not isinstance(said.get("keys"), list):
+        raise _broken(path, f"it is not of format {FORMAT}")
+    return [_read_key(path, each) for each in said["keys"]]
+
+
+def _read_key(path: Path, said: Any) -> ApiKey:
+    types = {"id": str, "hash": str, "tenant": str, "rate": float, "quota": int, "note": str, "created": str}
+    if not isinstance(said, dict) or said.keys() != {*types, "scopes"}:
+        raise _broken(path, "a key has fields that are not known, or lacks some")
+    if not all(has_type(said[name], of) for name, of in types.items()) or not has_type(said["scopes"], list[str]):
+        raise _broken(path, "a key has values of the wrong type")
+    return ApiKey(**{**said, "scopes": tuple(said["scopes"])})
+
+
+def _broken(path: Path, why: str) -> StoreError:
+    return StoreError(f"the keys in '{path}' cannot be read: {why}.", hint="adaptree keys api new")
+
+
+def new_key(
+    path: Path,
+    *,
+    tenant: str = "",
+    scopes: Sequence[str] = ("predict",),
+    rate: float = 0.0,
+    quota: int = 0,
+    note: str = "",
+) -> tuple[ApiKey, str]:
+    """Make a key and add it to a file; return it, and its text, which is nowhere else."""
+    if tenant and not _TENANT.fullmatch(tenant):
+        raise UsageError(f"'{tenant}' cannot be a tenant: it is 1 to 64 of a-z, 0-9, '_' and '-'.", hint="Try 'acme'.")
+    for scope in scopes:
+        if scope not in SCOPES:
+            raise UsageError(f"no scope '{scope}': there is {', '.join(SCOPES)}.", hint=near(scope, SCOPES))
+    if not scopes or not math.isfinite(rate) or rate < 0 or quota < 0:
+        raise UsageError("a key needs a scope, and a rate and a quota that are not below 0.")
+    secret = secrets.token_urlsafe(32)
+    key = ApiKey(
+        id=secrets.token_hex(6),
+        hash=_hashed(secret),
+        tenant=tenant,
+        scopes=tuple(scope for scope in SCOPES if scope in scopes),
+        rate=float(rate),
+        quota=quota,
+        note=note,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    _write(path, [*read_keys(path), key])
+    return key, f"at_{key.id}_{secret}"
+
+
+def remove_key(path: Path, id: str) -> None:
+    """Remove a key from a file: servers refuse it within a second."""
+    found = read_keys(path)
+    if id not in {key.id for key in found}:
+        hint = near(id, [key.id for key in found])
+        raise UsageError(f"no key '{id}' in '{path}'.", hint=f"{hint}   adaptree keys api list".strip())
+    _write(path, [key for key in found if key.id != id])
+
+
+def _write(path: Path, keys: Sequence[ApiKey]) -> None:
+    """Replace the file, whole or not at all; only its owner can read it."""
+    text = json_text({"format": FORMAT, "keys": [dataclasses.asdict(key) for key in keys]}, indent=1) + "\n"
+    partial = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+        sync(path.parent)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def others_can_read(path: Path) -> bool:
+    """Return whether everybody on the machine can read a file."""
+    return os.name != "nt" and bool(path.stat().st_mode & stat.S_IROTH)
+
+
+def _hashed(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+@dataclass
+class _Spent:
+    """What a key has used: requests that it still has (a token bucket), and texts of this day."""
+
+    tokens: float
+    when: float
+    day: int = 0
+    texts: int = 0
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who asks: without keys anybody, who may do everything."""
+
+    key: ApiKey | None = None
+
+    @property
+    def tenant(self) -> str:
+        return self.key.tenant if self.key else ""
+
+    @property
+    def customer(self) -> str:
+        """Who shares the base fairly with others: the tenant, else the key; '' leaves it to the task."""
+        return "" if self.key is None else f"tenant {self.key.tenant}" if self.key.tenant else f"key {self.key.id}"
+
+    def check(self, scope: str) -> None:
+        """Raise a Problem unless the caller may do this."""
+        if self.key is not None and not {scope, "admin"} & set(self.key.scopes):
+            raise Problem(403, "not_allowed", f"this key is not for '{scope}'.", hint="Ask for one that is.")
+
+
+@dataclass
+class Keys:
+    """The keys of a file, as a server uses them: the file is read again when it changes."""
+
+    path: Path
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _keys: dict[str, ApiKey] = field(default_factory=dict)
+    _seen: tuple[int, int, int] | None = None
+    _looked: float = -math.inf
+    _spent: dict[str, _Spent] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._look()
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def _look(self) -> None:
+        """Read the file if it is another one than before."""
+        now = time.monotonic()
+        if now - self._looked < FRESH:
+            return
+        with self._lock:
+            self._looked = now
+            try:
+                found = self.path.stat()
+            except OSError:
+                self._keys, self._seen = {}, None
+                return
+            seen = found.st_ino, found.st_mtime_ns, found.st_size
+            if seen != self._seen:
+                self._keys = {key.id: key for key in read_keys(self.path)}
+                self._seen = seen
+
+    def caller(self, header: str | None) -> Caller:
+        """Return who sends this Authorization header; raise a Problem for none, or a wrong one."""
+        with suppress(StoreError):  # somebody is editing it: what was read before counts
+            self._look()
+        how = {"WWW-Authenticate": 'Bearer realm="adaptree"'}
+        if not header:
+            raise Problem(401, "no_key", "an API key is needed.", hint="Authorization: Bearer at_…", headers=how)
+        scheme, _, text = header.partition(" ")
+        found = _KEY.fullmatch(text.strip())
+        id, secret = (found[1], found[2]) if found else ("", "")
+        key = self._keys.get(id)
+        same = hmac.compare_digest(_hashed(secret), key.hash if key else _NOBODY)
+        if not same or key is None or scheme.lower() != "bearer":
+            raise Problem(
+                401, "wrong_key", "this API key is not valid.", hint="Authorization: Bearer at_…", headers=how
+            )
+        return Caller(key)
+
+    def count_request(self, caller: Caller) -> None:
+        """Count a request of a key; raise a Problem if it comes too soon."""
+        key = caller.key
+        if key is None or not key.rate:
+            return
+        burst, now = max(1.0, key.rate), time.monotonic()
+        with self._lock:
+            spent = self._of(key, now)
+            spent.tokens, spent.when = min(burst, spent.tokens + (now - spent.when) * key.rate), now
+            if spent.tokens < 1:
+                wait = math.ceil((1 - spent.tokens) / key.rate)
+                raise Problem(
+                    429, "rate_limited", f"this key has {key.rate:g} requests a second.", hint=f"Wait {wait} s.",
+                    headers={"Retry-After": str(wait)},
+                )  # fmt: skip
+            spent.tokens -= 1
+
+    def count_texts(self, caller: Caller, texts: int) -> None:
+        """Count texts of a key; raise a Problem if they are more than are left of its day."""
+        key = caller.key
+        if key is None or not key.quota:
+            return
+        clock = time.time()
+        with self._lock:
+            spent = self._of(key, time.monotonic())
+            if spent.day != int(clock // DAY):
+                spent.day, spent.texts = int(clock // DAY), 0
+            if spent.texts + texts > key.quota:
+                left, wait = key.quota - spent.texts, math.ceil(DAY - clock % DAY)
+                raise Problem(
+                    429, "quota_exceeded", f"this key has {key.quota:,} texts a day, and {left:,} are left.",
+                    hint="Send fewer, or wait for midnight UTC.", headers={"Retry-After": str(wait)},
+                )  # fmt: skip
+            spent.texts += texts
+
+    def _of(self, key: ApiKey, now: float) -> _Spent:
+        return self._spent.setdefault(key.id, _Spent(max(1.0, key.rate), now))
