@@ -178,6 +178,7 @@ def test_an_address_that_others_reach_needs_keys(
         (["--memory", "many"], "is no size"),
         (["--max-body", "0"], "is no size"),
         (["--base", "/nowhere/base", "--port", "0"], "/nowhere/base"),
+        (["--base", "/nowhere/base", "--port", "0", "--workers", "2"], "/nowhere/base"),
         (["--host", "no.such.host.invalid", "--no-keys"], "cannot listen"),
     ],
 )

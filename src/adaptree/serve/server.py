@@ -10,15 +10,17 @@ import json
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
+from uvicorn.config import STARTUP_FAILURE
 
 from adaptree.errors import AdaptreeError, StoreError, UsageError
 from adaptree.serve.batcher import MAX_QUEUE
@@ -185,7 +187,7 @@ def application(settings: ServeSettings, engine: Engine, metrics: Metrics) -> Fa
 def run(settings: ServeSettings, store: Store, listening: socket.socket, announce: Any) -> None:
     """Serve until a signal says stop: then accept no more, answer what waits, and return."""
     if settings.workers > 1:
-        _run_workers(settings, listening, announce)
+        _run_workers(settings, store, listening, announce)
         return
     metrics = Metrics()
     with settings.engine(store, metrics) as engine, _signals_are_caught():
@@ -209,14 +211,21 @@ def _ignore(number: int, frame: FrameType | None) -> None:
     pass
 
 
-def _run_workers(settings: ServeSettings, listening: socket.socket, announce: Any) -> None:
+def _run_workers(settings: ServeSettings, store: Store, listening: socket.socket, announce: Any) -> None:
     """Let several processes accept from one socket, each with an engine of its own; one that dies is started again."""
     from uvicorn.supervisors import Multiprocess
 
-    os.environ[SETTINGS] = json.dumps(asdict(settings))
+    from adaptree.models.opening import encoder_of
+
+    base = settings.base or base_for(store)
+    encoder_of(base)  # a base that is not there is said here, once, and not by each worker
+    os.environ[SETTINGS] = json.dumps(asdict(replace(settings, base=base)))
     announce()
     app = "adaptree.serve.server:worker_application"
-    Multiprocess(config(app, settings.limits, workers=settings.workers, factory=True), [listening]).run()
+    workers = Multiprocess(config(app, settings.limits, workers=settings.workers, factory=True), [listening])
+    workers.run()
+    if any(each.exitcode == STARTUP_FAILURE for each in workers.processes):
+        raise AdaptreeError("the workers could not start.", hint="Start one alone, without --workers.")
 
 
 def worker_application() -> FastAPI:
@@ -225,7 +234,11 @@ def worker_application() -> FastAPI:
     settings = ServeSettings(**{**said, "limits": Limits(**said["limits"])})
     metrics = Metrics()
     signal.signal(signal.SIGINT, _ignore)
-    return application(settings, settings.engine(settings.open_store(), metrics), metrics)
+    try:
+        return application(settings, settings.engine(settings.open_store(), metrics), metrics)
+    except AdaptreeError as error:
+        print(f"✘ {error}", file=sys.stderr)
+        sys.exit(STARTUP_FAILURE)
 
 
 class BackgroundServer:
