@@ -201,6 +201,26 @@ def test_a_cancelled_request_is_not_computed_and_frees_its_task(base: Base, stor
         assert not engine.shelf._here["m0@1"].busy
 
 
+def test_a_fault_in_one_batch_is_said_to_those_in_it_and_the_engine_goes_on(
+    base: Base, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Engine(base, store) as engine:
+        wanted = engine.predict("m0", TEXTS[:1])
+        for fault in (RuntimeError("out of memory"), None):
+
+            def broken(batch: Any, fault: Any = fault) -> Any:
+                if fault is not None:
+                    raise fault
+                return None  # no list of requests
+
+            with monkeypatch.context() as patched:
+                patched.setattr(engine, "_together", broken)
+                with pytest.raises((RuntimeError, TypeError)):
+                    engine.predict("m0", TEXTS[:1], timeout=20)
+            assert engine.predict("m0", TEXTS[:1]) == wanted
+            assert not engine.shelf._here["m0@1"].busy
+
+
 def test_a_full_queue_is_said_at_once_and_it_recovers(base: Base, store: Store) -> None:
     with Engine(base, store, max_queue=20, max_wait=0.1) as engine:
         engine.predict("m0", TEXTS[:1])

@@ -25,9 +25,9 @@ def held(world: World, monkeypatch: pytest.MonkeyPatch) -> Any:
     gate.set()
     real = Engine._together
 
-    def together(self: Engine, batch: Any) -> None:
+    def together(self: Engine, batch: Any) -> Any:
         gate.wait(20)
-        real(self, batch)
+        return real(self, batch)
 
     monkeypatch.setattr(Engine, "_together", together)
     return gate
@@ -41,7 +41,7 @@ def wait_until(true: Any, seconds: float = 10) -> None:
 
 
 def test_a_full_queue_refuses_at_once_and_recovers_by_itself(world: World, held: Any) -> None:
-    with served(world, engine={"max_queue": 32}) as (ask, engine), ThreadPoolExecutor(30) as pool:
+    with served(world, engine={"max_queue": 32, "max_tokens": 64}) as (ask, engine), ThreadPoolExecutor(30) as pool:
         assert ask.post("/v1/tasks/words/predict", BODY).status == 200
         held.clear()
         waiting = [pool.submit(ask.post, f"/v1/tasks/{name}/predict", BODY) for name in ("words", "acme/reviews")]
@@ -87,7 +87,7 @@ def test_an_answer_that_comes_too_late_is_given_up(world: World, held: Any) -> N
 
 
 def test_a_client_that_goes_away_frees_its_place_in_the_queue(world: World, held: Any) -> None:
-    with served(world) as (ask, engine):
+    with served(world, engine={"max_tokens": 64}) as (ask, engine):
         ask.post("/v1/tasks/words/predict", BODY)
         held.clear()
         with pytest.raises(TimeoutError):
@@ -134,7 +134,7 @@ def test_a_server_that_stops_answers_everything_that_it_has_accepted(world: Worl
 
 
 def test_requests_under_way_are_finished_before_the_server_stops(world: World, held: Any) -> None:
-    with world.engine() as engine:
+    with world.engine(max_tokens=64) as engine:
         server = BackgroundServer(engine).start()
         ask = Asker(server.url)
         ask.post("/v1/tasks/words/predict", BODY)
@@ -157,7 +157,10 @@ def test_a_noisy_tenant_does_not_fill_the_queue_for_others(world: World, held: A
 
     file = tmp_path / "keys.json"
     noisy, quiet = (new_key(file, tenant=tenant)[1] for tenant in ("acme", "other"))
-    with served(world, engine={"max_queue": 40}, keys=Keys(file)) as (ask, _), ThreadPoolExecutor(20) as pool:
+    with (
+        served(world, engine={"max_queue": 40, "max_tokens": 64}, keys=Keys(file)) as (ask, _),
+        ThreadPoolExecutor(20) as pool,
+    ):
         url = f"http://{ask.host}:{ask.port}"
         loud, calm = Asker(url, noisy), Asker(url, quiet)
         for each in (loud, calm):

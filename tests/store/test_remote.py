@@ -561,7 +561,9 @@ def crowd(endpoint: str, tmp_path: Path, what: str, *words: object, url: str = "
     return found
 
 
-@pytest.mark.parametrize("seconds", [pytest.param(1, id="short"), pytest.param(60, marks=pytest.mark.campaign, id="long")])
+@pytest.mark.parametrize(
+    "seconds", [pytest.param(1, id="short"), pytest.param(60, marks=pytest.mark.campaign, id="long")]
+)
 @pytest.mark.parametrize("which", ["server", "plain_server"])
 def test_eight_processes_at_once_lose_nothing(
     request: pytest.FixtureRequest, tmp_path: Path, which: str, seconds: int

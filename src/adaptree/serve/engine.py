@@ -16,7 +16,8 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,7 @@ class Request:
     def fail(self, error: BaseException) -> None:
         """Tell the one who waits; only the first word counts."""
         self.done()
-        if not self.future.done():
+        with suppress(InvalidStateError):  # cancelled, or told already
             self.future.set_exception(error)
 
     def done(self) -> None:
@@ -180,12 +181,16 @@ class Engine:
             return
         try:
             self._read(request, loaded.result())
-        except AdaptreeError as problem:  # the queue is full by now
+        except Exception as problem:  # the queue is full by now, for one
+            self.counts["failures"] += 1
             request.fail(problem)
 
     def _read(self, request: Request, served: Served) -> None:
         """Encode a request's inputs and queue their rows; raise QueueFull if there is no room."""
         request.served = served
+        if request.deadline is not None and time.monotonic() > request.deadline:  # it took long to load
+            self._expire(request)
+            return
         try:
             request.read, request.examples = served.read(request.inputs)
             units = list(self._units(request, served))
@@ -219,20 +224,24 @@ class Engine:
     # Computing
 
     def _compute(self) -> None:
-        while batch := self.batcher.take(self._expired, self._gone):
-            began = time.perf_counter()
-            apart = batch[0].request.served.place is None
-            try:
-                done = (self._apart if apart else self._together)(batch)
-            except BaseException as error:
-                done = []
-                for request in {id(unit.request): unit.request for unit in batch}.values():
-                    self.counts["failures"] += 1
-                    request.fail(error)
-            self._count(batch, time.perf_counter() - began, apart)
-            for request in done:
-                self._finish(request)
-        self._finished.put(None)
+        try:
+            while batch := self.batcher.take(lambda unit: self._expire(unit.request), self._gone):
+                try:
+                    self._compute_batch(batch)
+                except BaseException as error:
+                    for request in {id(unit.request): unit.request for unit in batch}.values():
+                        self.counts["failures"] += 1
+                        request.fail(error)
+        finally:
+            self._finished.put(None)
+
+    def _compute_batch(self, batch: Sequence[Unit]) -> None:
+        began = time.perf_counter()
+        apart = batch[0].request.served.place is None
+        done = (self._apart if apart else self._together)(batch)
+        self._count(batch, time.perf_counter() - began, apart)
+        for request in done:
+            self._finish(request)
 
     def _gone(self, unit: Unit) -> bool:
         """Return whether a row need not be computed: its request was cancelled, or has failed."""
@@ -240,12 +249,11 @@ class Engine:
             unit.request.done()
         return unit.request.served is None
 
-    def _expired(self, unit: Unit) -> None:
-        if unit.request.served is not None:
+    def _expire(self, request: Request) -> None:
+        if request.served is not None:
             self.counts["expired"] += 1
-            unit.request.fail(
-                DeadlineExceeded("the answer was not ready in time.", hint="Allow more time, or ask less.")
-            )
+            late = DeadlineExceeded("the answer was not ready in time.", hint="Allow more time, or ask less.")
+            request.fail(late)
 
     def _together(self, batch: Sequence[Unit]) -> list[Request]:
         """Compute rows of any tasks in one forward pass; return the requests that are complete."""
