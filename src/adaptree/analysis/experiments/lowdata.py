@@ -221,7 +221,8 @@ def table(out: Path, command: str) -> str:
         "median seconds of a processor, on the tasks that all ways of a line have. Trainings hold a fifth of the rows "
         "out: to choose an epoch, or, contrastive ones and `head`, to score and then to learn all rows. SetFit learns "
         "all rows; seconds are of the training alone, without the test rows. scikit-learn is its logistic regression "
-        "on the base's vectors, with the strength cross-validated, as `head` is. "
+        "on the base's vectors, with the strength cross-validated, as `head` is. `described` is contrastive with a "
+        "description of each label as one more text. "
         f"`train` without options is contrastive up to {FEW} rows a label.",
         "",
         f"| rows a label | tasks | {' | '.join(ways)} |",
