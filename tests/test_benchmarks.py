@@ -328,7 +328,7 @@ def test_the_quick_mode_has_some_of_the_rows_and_no_more_work_than_the_full_one(
 
 
 def test_scripts_of_the_peers_do_not_import_adaptree() -> None:
-    ours = {"hub_ours.py", "ours.py", "predict_ours.py", "tasks_ours.py"}
+    ours = {"hub_ours.py", "serve_ours.py", "serve_http.py", "ours.py", "predict_ours.py", "tasks_ours.py"}
     for path in (ROOT / "benchmarks" / "subjects").glob("*.py"):
         imports = re.search(r"^\s*(import|from) adaptree", path.read_text(), re.MULTILINE)
         assert bool(imports) == (path.name in ours), path.name

@@ -76,6 +76,7 @@ def test_real_spam_is_told_from_a_few_hundred_messages(base: at.Base) -> None:
     assert found["f1"] > 0.7
 
 
+@pytest.mark.slow
 def test_a_second_real_base_learns_too(tmp_path: Path) -> None:
     folder = data_folder("ADAPTREE_MODELS") / "e5-small"
     other = at.load_base(folder)

@@ -497,6 +497,7 @@ def test_the_old_store_comes_through_whole_and_checked(tmp_path: Path) -> None:
         assert files(new, each.task) == files(old, each.was)
 
 
+@pytest.mark.slow
 def test_a_task_predicts_the_same_in_another_process_with_an_empty_home(trained: Path, tmp_path: Path) -> None:
     tool = [sys.executable, "-m", "adaptree"]
     (tmp_path / "home").mkdir()

@@ -127,15 +127,14 @@ def test_the_script_gives_our_predictions_alone(bound: Bound, folder: Path) -> N
         assert row["label"] == ours.label
         assert row["scores"] == pytest.approx(ours.scores, abs=CLOSE)
     assert predict(folder, stdin="\n".join(texts)) == found
-    lines = [line for line in (folder / "predict.py").read_text().splitlines() if line.strip()]
-    assert len(lines) < 50
+    assert len((folder / "predict.py").read_text().splitlines()) <= 30
 
 
 def test_the_scripts_import_nothing_else() -> None:
     import adaptree.hub
 
     scripts = sorted((Path(adaptree.hub.__file__).parent / "scripts").glob("[a-z]*.py"))
-    assert len(scripts) == 5
+    assert len(scripts) == 6
     for path in scripts:
         tree = ast.parse(path.read_text())
         names = {n.name for node in ast.walk(tree) if isinstance(node, ast.Import) for n in node.names}

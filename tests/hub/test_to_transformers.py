@@ -370,6 +370,7 @@ def test_the_command(store: Store, folder: Path, capsys: pytest.CaptureFixture[s
         api.export_model(open_task(store, "words"), folder, to="tea")
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_the_default_base_end_to_end(tmp_path: Path) -> None:
     bound = at.train(words_csv(tmp_path / "words.csv"), method="houlsby:16", epochs=1, baselines=False)

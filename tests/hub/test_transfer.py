@@ -364,6 +364,7 @@ torch.save(load_base(base).bind(Store()["whole"]).logits(texts), "logits.pt")
 """
 
 
+@pytest.mark.slow
 def test_through_s3_to_another_machine_the_logits_are_the_same_bit_for_bit(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -605,6 +605,7 @@ def test_kills_at_random_moments_leave_one_version_of_each_file_with_the_same_bi
 # processes
 
 
+@pytest.mark.slow
 def test_several_jobs_make_the_same_bits_though_a_process_is_killed(
     folder: Path, tmp_path: Path, run: Callable[..., StreamReport], alone: dict[str, str]
 ) -> None:

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from adaptree.models.bound import Bound
 
 GRAPH, LABELS, TOKENIZER = "model.onnx", "labels.json", "tokenizer.json"
-SCRIPTS = {"tag": "tag", "answer": "answer", "choose": "choose", "mlm": "mlm"}
-"""The script of a kind of task in `scripts/`; of others it is texts.py."""
+SCRIPTS = {"classify": "classify", "tag": "tag", "answer": "answer", "choose": "choose", "mlm": "mlm"}
+"""The script of a kind of task in `scripts/`; of several labels or numbers it is texts.py."""
 SECONDS = 1.0
 """How long each of two graphs is timed."""
 TIMED = 64

@@ -29,16 +29,11 @@ def predict(texts):
     for z in logits(texts):
         if ABOUT["kind"] in ("regress", "multioutput"):
             yield dict(zip(ABOUT["labels"], z.tolist(), strict=True))
-        elif ABOUT["kind"] == "multilabel":
+        else:
             p = 1 / (1 + np.exp(-z))
             likely = p >= np.array(ABOUT["thresholds"])
             labels = [label for label, yes in zip(ABOUT["labels"], likely, strict=True) if yes]
             yield {"labels": labels, "scores": dict(zip(ABOUT["labels"], p.tolist(), strict=True))}
-        else:
-            p = np.exp(z - z.max()) / np.exp(z - z.max()).sum()
-            best = int(p.argmax())
-            scores = dict(zip(map(str, ABOUT["labels"]), p.tolist(), strict=True))
-            yield {"label": ABOUT["labels"][best], "score": p[best].item(), "scores": scores}
 
 
 if __name__ == "__main__":
