@@ -48,6 +48,7 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--tasks", type=int, default=2000)
     parser.add_argument("--fit", type=int, default=200, help="how many tasks the server's memory has room for")
+    parser.add_argument("--steady", action="store_true", help="no task changes meanwhile")
     parser.add_argument("--flood", action="store_true", help="one more customer asks as much as it can")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -89,7 +90,7 @@ class Soak:
     async def run(self) -> int:
         data = [{"text": text, "label": "ab"[i % 2]} for i, text in enumerate(TEXTS * 3)]
         like = at.train(data, base=self.base, name="like", method="head", epochs=1, baselines=False).task
-        for i in range(self.options.tasks):
+        for i in range(self.options.tasks + 1):  # nobody but the one who floods asks for the last
             self.add(i, i, like)
         size = max(self.store.record(self.name(i)).file_bytes for i in range(len(METHODS)))
         memory = self.options.fit * size
@@ -104,6 +105,9 @@ class Soak:
             seed = 10_000
             while time.monotonic() < ends:
                 await asyncio.sleep(0.25)
+                if self.options.steady:
+                    before = before or resident(server.pid)
+                    continue
                 i, seed = self.rng.randrange(self.options.tasks), seed + 1
                 if self.rng.random() < 0.2:
                     with contextlib.suppress(at.AdaptreeError):
@@ -156,11 +160,12 @@ class Soak:
 
     async def flood(self, port: int, ends: float) -> None:
         """One customer who asks with 64 connections, without a pause."""
+        name = self.name(self.options.tasks)
 
         async def one() -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             while time.monotonic() < ends:
-                await ask(reader, writer, "/v1/tasks/t0/predict", {"inputs": [self.text("t0")] * 8})
+                await ask(reader, writer, f"/v1/tasks/{name}/predict", {"inputs": [self.text(name)] * 8})
             writer.close()
 
         await asyncio.gather(*(one() for _ in range(64)))

@@ -50,6 +50,18 @@ def test_who_sends_much_does_not_keep_others_waiting() -> None:
     assert "d" in {each.customer for each in take(batcher)}, "who comes late does not wait for what others have sent"
 
 
+def test_a_batch_is_not_filled_up_by_who_had_much_while_others_wait_with_other_lengths() -> None:
+    batcher = Batcher(max_tokens=800, max_wait=0, max_queue=10_000, share=1.0)
+    batcher.put([unit("noisy", i) for i in range(1000)])
+    take(batcher)
+    batcher.put([unit("a", 0)])
+    batcher.put([unit("b", 0, shape=16)])
+    first, second = take(batcher), take(batcher)
+    assert {"a", "b"} <= {each.customer for each in first + second}
+    assert sum(each.customer == "noisy" for each in first) <= 10
+    assert len(take(batcher)) == 100, "alone again, it has whole batches"
+
+
 def test_a_customer_with_long_texts_gets_as_many_tokens_not_as_many_rows() -> None:
     batcher = Batcher(max_tokens=64, max_wait=0, share=1.0)
     batcher.put([unit("long", i, shape=64) for i in range(50)])

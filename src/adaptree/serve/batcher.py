@@ -7,6 +7,7 @@ same share of the computed tokens, however much each has sent: who had least so 
 from __future__ import annotations
 
 import heapq
+import math
 import threading
 import time
 from collections import deque
@@ -16,12 +17,14 @@ from typing import Any
 
 from adaptree.errors import AdaptreeError
 
-MAX_TOKENS = 768
+MAX_TOKENS = 512
 """Tokens of a batch: enough for full speed, and few enough that nobody waits long for others' batches."""
 MAX_WAIT = 0.002
 """Seconds that a batch which is not full waits for more rows, while nothing else is computed."""
 MAX_QUEUE = 4096
 """Rows that may wait."""
+AHEAD = 64
+"""Tokens by which a customer may be ahead of one who waits with rows of another length, and still fill up a batch."""
 SHARE = 0.5
 """The part of the queue that one customer may fill."""
 
@@ -144,8 +147,11 @@ class Batcher:
                 shape = next(iter(min(level.values(), key=lambda own: own.spent).queues))
             order = [(own.spent, i, name) for i, (name, own) in enumerate(level.items()) if shape in own.queues]
             heapq.heapify(order)
+            behind = min((own.spent for own in level.values() if shape not in own.queues), default=math.inf)
             while order and (room > 0 or not batch):
-                _, i, name = heapq.heappop(order)
+                spent, i, name = heapq.heappop(order)
+                if batch and spent > behind + AHEAD:
+                    break  # others' turn has come, with rows that go into another batch
                 own = level[name]
                 unit = own.queues[shape].popleft()
                 self._forget(level, name, own, unit)
