@@ -1,4 +1,4 @@
-"""parallel(…) and rows(…): the answers are those of each part alone, bit for bit, and what is shared runs once."""
+"""parallel(…) and rows(…): the answers are those of each part alone, to 1e-5, and what is shared runs once."""
 
 from __future__ import annotations
 
