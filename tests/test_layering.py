@@ -29,8 +29,8 @@ ORDER = [
     "models",  # the frozen base, the hooks that run a plan, tasks bound to it
     "training",  # one pipeline from data to a task
     "hub",  # tasks that travel: verified, exported, imported, found
-    "serve",  # many tasks in one process
     "analysis",  # comparisons, experiments, explanations, suggestions, cleaning
+    "serve",  # many tasks in one process, jobs that train more
     "api",  # what commands, notebooks and services call
     "sklearn",  # estimators
     "cli",

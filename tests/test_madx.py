@@ -18,7 +18,7 @@ from torch.nn import functional as F
 import adaptree as at
 from adaptree.cli import main
 from adaptree.core import sparse
-from adaptree.errors import CompositionError, MethodError, TaskNotFound, TrainingError
+from adaptree.errors import CompositionError, MethodError, TaskNotFound, TrainingError, UsageError
 from adaptree.methods.sparse import POSITIONS, VALUES, universe
 from adaptree.models.base import Base
 from adaptree.models.loading import load_base
@@ -429,3 +429,25 @@ def test_the_command_takes_a_fusion_as_a_method(
     assert err.startswith("✘ --size and --layers are of one method")
     _, err = run(capsys, "train", data, "--name", "x", "--method", "huolsby", *common, code=2)
     assert "Did you mean 'houlsby'?" in err
+
+
+def test_a_language_may_take_the_head_of_another_as_it_is(base: Base) -> None:
+    english = at.train(lines(ENGLISH), base=base, method="head", kind="mlm", epochs=2, name="english").task
+    options: dict[str, Any] = {"base": base, "kind": "mlm", "epochs": 1, "method": "pfeiffer:4"}
+    own = at.train(lines(QUECHUA), **options).task
+    task = at.train(lines(QUECHUA), head=english, **options).task
+    heads = [name for name in english.weights if name.startswith("head.")]
+    assert all(torch.equal(task.weights[name], english.weights[name]) for name in heads)
+    assert not all(torch.equal(own.weights[name], english.weights[name]) for name in heads)
+    assert task.record.parameters["head"] == 0
+    assert own.record.parameters["head"] > 0
+    body = [name for name in task.weights if name not in heads]
+    assert not all(torch.equal(task.weights[name], own.weights[name]) for name in body), "it is fitted to the head"
+
+
+def test_a_head_of_another_kind_is_refused(base: Base, tmp_path: Path) -> None:
+    english = at.train(lines(ENGLISH), base=base, method="head", kind="mlm", epochs=1).task
+    with pytest.raises(UsageError, match="not one for kind classify"):
+        at.train(words_csv(tmp_path / "words.csv", 40), base=base, epochs=1, head=english)
+    with pytest.raises(UsageError, match="without a search"):
+        at.train(words_csv(tmp_path / "words.csv", 40), base=base, search=2, head=english)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # what a type checker sees; a method's class that is not name
     from adaptree.api import check as check
     from adaptree.api import clean as clean
     from adaptree.api import evaluate as evaluate
+    from adaptree.api import improve as improve
     from adaptree.api import stream as stream
     from adaptree.api import train as train
     from adaptree.api import train_jointly as train_jointly
@@ -105,6 +106,7 @@ _HOMES = {
     "drop": "compose",
     "evaluate": "api",
     "fuse": "compose",
+    "improve": "api",
     "load_base": "models.loading",
     "parallel": "compose",
     "rows": "compose",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from adaptree.analysis.attribution import Explanations
     from adaptree.analysis.clean import Cleaning
     from adaptree.analysis.explain import Attention
+    from adaptree.analysis.improve import Improvement
     from adaptree.analysis.report import Report
     from adaptree.analysis.suggest import Suggestion
     from adaptree.compose import Expression
@@ -46,9 +47,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Event", "Listener", "Source", "ablate", "attach", "check", "clean", "compare", "compose", "diff", "evaluate",
-    "explain", "export", "export_model", "import_file", "import_folder", "methods", "predict_lines", "predict_rows",
-    "pull", "push", "rebase", "report", "result", "search", "site", "stream", "suggest", "train", "train_jointly",
-    "verify",
+    "explain", "export", "export_model", "import_file", "import_folder", "improve", "methods", "predict_lines",
+    "predict_rows", "pull", "push", "rebase", "report", "result", "search", "site", "stream", "suggest", "train",
+    "train_jointly", "verify",
 ]  # fmt: skip
 
 
@@ -71,23 +72,17 @@ def check(
 ) -> DataReport:
     """Return what is in a file, what `train` would do with it, and what looks wrong."""
     from adaptree import kinds
-    from adaptree.data.check import check as inspect_data
     from adaptree.data.parts import own_parts
     from adaptree.kinds.reading import open_data
     from adaptree.models.opening import encoder_of
+    from adaptree.training.preview import report_on
 
     data, validation, _ = own_parts(data, validation, on_event=on_event, use=("train", "validation"))
     reading: dict[str, Any] = {"encoding": encoding, "no_header": no_header, "on_event": on_event}
     dataset = open_data(data, text=text, pair=text_pair, label=label, kind=kind, merge_labels=merge_labels, **reading)
-    found = kinds.get(dataset.kind)
-    kinds.check_options(found, {"windows": windows})
     other = None if validation is None else open_data(validation, like=dataset.schema, **reading)
-    encoder, limit = encoder_of(base)
-    longest = Settings(max_length=max_length, seed=seed).longest(limit)
-    return inspect_data(
-        dataset, validation=other, lengths=encoder.lengths, limit=limit, max_length=longest, seed=seed,
-        windowed=windows or found.reads_whole, can_window=kinds.can_window(dataset),
-    )  # fmt: skip
+    settings = Settings(max_length=max_length, windows=windows, seed=seed)
+    return report_on(dataset, settings, *encoder_of(base, writes=kinds.writes(dataset.kind)), validation=other)
 
 
 def _takes_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -314,6 +309,17 @@ def clean(data: Source, *, out: str | Path | None = None, **options: Any) -> Cle
     from adaptree.analysis.clean import clean as judge
 
     return judge(data, out=out, **options)
+
+
+def improve(bound: Bound, data: Source, *, rows: int = 20, **options: Any) -> Improvement:
+    """Return the rows of an unlabelled file that are most worth labelling next for a task.
+
+    `options` are labelled (the data that it learned from), out, strategy, text, text_pair, encoding, no_header, seed,
+    on_event (`adaptree.analysis.improve.improve`).
+    """
+    from adaptree.analysis.improve import improve as choose
+
+    return choose(bound, data, rows=rows, **options)
 
 
 def explain(bound: Bound, inputs: Any, *, by: str | None = None, target: str | None = None) -> Attention | Explanations:

@@ -14,6 +14,7 @@
     ├── TaskNotFound              no such task, or no such version
     ├── TaskCorrupt               a task's files are damaged
     ├── StoreError                the store cannot be read or written
+    │   ├── VersionTaken          a version's number that another one has
     │   └── Unreachable           a store behind a URL does not answer, or refuses
     ├── BundleError               an exported file that cannot be read or trusted
     ├── ServerError               what a server answered (`adaptree.client`)
@@ -84,6 +85,10 @@ class TaskCorrupt(AdaptreeError):
 
 
 class StoreError(AdaptreeError):
+    pass
+
+
+class VersionTaken(StoreError):
     pass
 
 

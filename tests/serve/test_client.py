@@ -46,6 +46,28 @@ def test_a_client_predicts(ask: Asker) -> None:
         assert "acme/reviews" in [task["name"] for task in client.tasks(search="reviews")]
 
 
+def test_an_items_error_is_raised_or_returned_in_its_place(ask: Asker) -> None:
+    items = [("words", "lion"), ("wordz", "lion"), ("words", "wolf")]
+
+    async def mixed(url: str) -> list[Any]:
+        async with at.AsyncClient(url) as client:
+            with pytest.raises(ServerError, match="no task 'wordz'"):
+                await client.predict_mixed(items)
+            return await client.predict_mixed(items, return_errors=True)
+
+    url = f"http://{ask.host}:{ask.port}"
+    with at.Client(url) as client:
+        with pytest.raises(ServerError, match="no task 'wordz'") as said:
+            client.predict_mixed(items)
+        assert (said.value.code, said.value.hint) == ("task_not_found", "Did you mean 'words'?")
+        found = client.predict_mixed(items, return_errors=True)
+        assert [isinstance(each, ServerError) for each in found] == [False, True, False]
+        assert found[0]["label"]
+    also = asyncio.run(mixed(url))
+    assert also[::2] == found[::2]
+    assert isinstance(also[1], ServerError)
+
+
 def test_an_async_client_predicts_many_at_once(ask: Asker) -> None:
     async def run() -> list[Any]:
         async with at.AsyncClient(url(ask)) as client:

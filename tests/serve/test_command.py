@@ -66,22 +66,31 @@ def serving(
         process.stderr.close()
 
 
-def test_the_command_serves_says_where_and_stops_with_0(world: World) -> None:
-    with serving(world) as (process, ask, lines):
+def test_the_command_serves_says_where_asks_for_keys_and_stops_with_0(world: World, tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    _, text = new_key(file)
+    with serving(world, "--keys", str(file)) as (process, anyone, lines):
+        assert anyone.get("/v1/tasks").status == 401
+        ask = Asker(f"http://{anyone.host}:{anyone.port}", text)
         assert ask.post("/v1/tasks/words/predict", {"inputs": ["SECRET lion"]}).status == 200
         example = next(line for line in lines if "curl" in line)
         assert f"http://{ask.host}:{ask.port}/v1/tasks/" in example
-        assert ask.get("/health", headers={"Host": "evil.example"}).status == 403
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == STOPPED
     logged = [json.loads(line) for line in lines if line.startswith("{")]
-    assert next((line["route"], line["status"]) for line in logged) == ("/v1/tasks/{task}/predict", 200)
+    assert [(line["route"], line["status"]) for line in logged] == [
+        ("/v1/tasks", 401),
+        ("/v1/tasks/{task}/predict", 200),
+    ]
     assert "SECRET" not in "".join(lines)
+    assert text not in "".join(lines)
     assert "Traceback" not in "".join(lines)
 
 
+@pytest.mark.slow
 def test_requests_under_way_are_answered_when_the_process_is_told_to_stop(world: World) -> None:
-    with serving(world, "--log", "none") as (process, ask, lines):
+    with serving(world, "--log", "text") as (process, ask, lines):
+        assert ask.get("/health", headers={"Host": "evil.example"}).status == 403
         statuses: list[int] = []
 
         def keep_asking() -> None:
@@ -101,29 +110,24 @@ def test_requests_under_way_are_answered_when_the_process_is_told_to_stop(world:
         for thread in threads:
             thread.join()
         assert set(statuses) <= {200, 503}
-        assert "Traceback" not in "".join(lines)
+    assert any("route=/v1/tasks/{task}/predict status=200" in line for line in lines)
+    assert "Traceback" not in "".join(lines)
 
 
-def test_keys_are_asked_for_when_there_are_any(world: World, tmp_path: Path) -> None:
-    file = tmp_path / "keys.json"
-    _, text = new_key(file, tenant="acme")
-    with serving(world, "--keys", str(file), "--log", "text") as (process, ask, lines):
-        assert ask.get("/v1/tasks").status == 401
-        assert Asker(f"http://{ask.host}:{ask.port}", text).get("/v1/tasks").status == 200
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == STOPPED
-    assert text not in "".join(lines)
-    assert any("route=/v1/tasks status=200" in line for line in lines)
+def workers_of(process: subprocess.Popen[str]) -> list[int]:
+    """The processes that a server with --workers 2 has started."""
+    found = subprocess.run(
+        ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(process.pid)], capture_output=True, text=True
+    )
+    children = [int(line.split()[0]) for line in found.stdout.splitlines() if "spawn_main" in line]
+    assert len(children) == 2
+    return children
 
 
 @pytest.mark.slow
 def test_workers_share_a_port_and_one_that_is_killed_is_replaced(world: World) -> None:
     with serving(world, "--workers", "2", "--log", "none") as (process, ask, _):
-        found = subprocess.run(
-            ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(process.pid)], capture_output=True, text=True
-        )
-        children = [int(line.split()[0]) for line in found.stdout.splitlines() if "spawn_main" in line]
-        assert len(children) == 2
+        children = workers_of(process)
         statuses: list[Any] = []
         stop = threading.Event()
 
@@ -146,6 +150,66 @@ def test_workers_share_a_port_and_one_that_is_killed_is_replaced(world: World) -
         assert set(statuses) <= {200, "ConnectionResetError", "RemoteDisconnected", "BrokenPipeError"}, set(statuses)
         assert statuses.count(200) > 0.9 * len(statuses)
         assert statuses[-1] == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(40) == STOPPED
+
+
+@pytest.mark.slow
+def test_workers_keep_a_keys_limits_together_and_answer_for_each_other(world: World, tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    texts = {"few": new_key(file, quota=8)[1], "slow": new_key(file, rate=0.001)[1]}
+    texts["admin"] = new_key(file, scopes=["admin"])[1]
+    with serving(world, "--workers", "2", "--log", "none", "--keys", str(file)) as (process, ask, _):
+        few, slow, admin = (Asker(f"http://{ask.host}:{ask.port}", text) for text in texts.values())
+        workers = workers_of(process)
+
+        def asked(of: Asker, text: str) -> int:
+            return of.post("/v1/tasks/words/predict", {"inputs": [text]}).status
+
+        def only(worker: int) -> None:
+            """Let one worker answer, and hold the other."""
+            for each in workers:
+                os.kill(each, signal.SIGCONT if each == worker else signal.SIGSTOP)
+
+        until = time.monotonic() + 60
+        for worker in workers:  # both have started
+            only(worker)
+            while True:
+                with suppress(OSError):
+                    if ask.get("/ready", timeout=2).status == 200:
+                        break
+                assert time.monotonic() < until
+        only(workers[0])
+        assert [asked(few, "lion") for _ in range(5)] == [200] * 5
+        assert asked(slow, "lion") == 200
+        only(workers[1])
+        assert [asked(few, "wolf") for _ in range(5)] == [200] * 3 + [429] * 2
+        assert asked(slow, "wolf") == 429
+        assert asked(admin, "saw") == 200
+
+        def counted(*statuses: int) -> list[float]:
+            route = 'adaptree_http_requests_total{{method="POST",route="/v1/tasks/{{task}}/predict",status="{}"}}'
+            values = dict(line.rsplit(" ", 1) for line in admin.get("/metrics").body.decode().splitlines())
+            return [float(values.get(route.format(status), 0)) for status in statuses]
+
+        def wait_until_all_know(*expected: float) -> None:
+            """Wait until whoever is asked knows what all have counted, which each says every second."""
+            until, agree = time.monotonic() + 60, 0
+            while agree < 10:
+                agree = agree + 1 if counted(200, 429) == [*expected] else 0
+                assert time.monotonic() < until, counted(200, 429)
+                time.sleep(0.05)
+
+        os.kill(workers[0], signal.SIGCONT)
+        wait_until_all_know(10, 3)
+        os.kill(workers[0], signal.SIGKILL)  # what it counted stays
+        wait_until_all_know(10, 3)
+        assert asked(few, "drill") == 429
+        wait_until_all_know(10, 4)
+        figures = admin.get("/server/figures").json
+        assert (figures["texts"], figures["latency_count"]) == (10, 14)
+        page = admin.get("/task/words").body.decode()
+        assert "10 times" in page
         process.send_signal(signal.SIGTERM)
         assert process.wait(40) == STOPPED
 

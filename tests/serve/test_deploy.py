@@ -18,12 +18,12 @@ DEPLOY = ROOT / "deploy"
 yaml = pytest.importorskip("yaml")
 
 
-def check_command(words: list[str]) -> None:
+def check_command(words: list[str], command: str = "serve") -> None:
     root: Any = get_command(app)
-    assert words[:2] == ["adaptree", "serve"]
-    known = {option for param in root.commands["serve"].params for option in param.opts}
+    assert words[:2] == ["adaptree", command]
+    known = {option for param in root.commands[command].params for option in param.opts}
     assert {word for word in words if word.startswith("--")} <= known
-    assert "--keys" in words
+    assert command != "serve" or "--keys" in words
 
 
 def test_the_image_installs_extras_that_there_are_and_runs_as_a_user() -> None:
@@ -43,6 +43,8 @@ def test_compose_starts_the_server_after_its_database_and_its_bucket() -> None:
     services = said["services"]
     assert {"server", "postgres", "minio"} <= services.keys()
     check_command(services["server"]["command"])
+    check_command(services["worker"]["command"], "worker")
+    assert services["worker"]["environment"] == services["server"]["environment"]
     assert services["server"]["ports"] == ["127.0.0.1:8080:8080"]
     assert services["server"]["depends_on"].keys() <= services.keys()
     assert (DEPLOY / services["server"]["build"]["context"] / services["server"]["build"]["dockerfile"]).is_file()
@@ -51,7 +53,12 @@ def test_compose_starts_the_server_after_its_database_and_its_bucket() -> None:
 
 
 def test_the_manifest_probes_routes_that_there_are_and_drops_rights() -> None:
-    found = {each["kind"]: each for each in yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())}
+    said = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
+    found = {each["kind"]: each for each in said if each["metadata"]["name"] == "adaptree"}
+    (worker,) = (each["spec"] for each in said if each["metadata"]["name"] == "adaptree-worker")
+    check_command(worker["template"]["spec"]["containers"][0]["args"], "worker")
+    assert worker["selector"]["matchLabels"] == worker["template"]["metadata"]["labels"]
+    assert worker["template"]["spec"]["securityContext"]["runAsNonRoot"] is True
     deployment, service = found["Deployment"]["spec"], found["Service"]["spec"]
     pod = deployment["template"]["spec"]
     (container,) = pod["containers"]

@@ -53,6 +53,9 @@ def test_a_full_queue_refuses_at_once_and_recovers_by_itself(world: World, held:
         assert time.perf_counter() - began < 0.5
         assert (got.status, got.error["code"]) == (429, "queue_full")
         assert int(got.headers["retry-after"]) >= 1
+        mixed = [{"task": "wordz", "text": "a"}, *({"task": "words", "text": "a"} for _ in range(20))]
+        got = ask.post("/v1/predict", {"items": mixed})
+        assert (got.status, got.error["code"]) == (429, "queue_full"), "a request comes again as a whole"
         assert ask.get("/health").status == 200
         held.set()
         answers: list[Answer] = [each.result() for each in waiting + more]

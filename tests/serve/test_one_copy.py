@@ -17,6 +17,7 @@ print(open("/proc/self/smaps").read())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/smaps"), reason="memory is read from /proc")
 def test_the_base_s_weights_are_pages_of_its_file_that_processes_share() -> None:
     text = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True).stdout

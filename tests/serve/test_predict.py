@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import math
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from adaptree.serve.keys import Keys, new_key
+from adaptree.serve.limits import Limits
 from tests.serve.serving import Asker, World, served, texts
 
 TEXTS = texts(6, seed=9)
@@ -58,6 +61,48 @@ def test_a_request_mixes_tasks_and_keeps_their_order(ask: Asker, world: World) -
     assert got.status == 200, got.body
     for (task, given), answer in zip(wanted, got.json["predictions"], strict=True):
         assert same(answer, json.loads(json.dumps(expected(world, task, [given])[0]))), task
+
+
+def test_what_is_wrong_with_an_item_is_the_answer_to_that_item(world: World, tmp_path: Path) -> None:
+    keys = tmp_path / "keys.json"
+    _, key = new_key(keys, quota=8)
+    with served(world, limits=Limits(characters=50), keys=Keys(keys)) as (asked, _):
+        ask = Asker(f"http://{asked.host}:{asked.port}", key)
+        good = {"task": "words", "text": "lion"}
+        pair = {"task": "pairs", "text": "a", "text_pair": "b"}
+        items = [
+            good,
+            {"task": "wordz", "text": "lion"},
+            pair,
+            {"task": "pairs", "text": "one text alone"},
+            {"task": "words", "text": "a" * 51},
+            {"task": "stack(words, wordz)", "text": "a"},
+            {"task": "words"},
+            good,
+            pair,
+        ]
+        got = ask.post("/v1/predict", {"items": items})
+        assert got.status == 200, got.body
+        answers = got.json["predictions"]
+        codes = [each["error"]["code"] if "error" in each else "" for each in answers]
+        assert codes == ["", "task_not_found", "", "bad_input", "too_large", "task_not_found", "bad_input", "", ""]
+        assert "'words'" in answers[1]["error"]["hint"]
+        assert all(each["error"].keys() == {"code", "message", "hint"} for each in answers if "error" in each)
+        assert answers[0] == answers[7]
+        assert same(answers[0], json.loads(json.dumps(expected(world, "words", ["lion"])[0])))
+        assert same(answers[2], json.loads(json.dumps(expected(world, "pairs", [["a", "b"]])[0])))
+        got = ask.post("/v1/predict", {"items": items})
+        assert (got.status, got.error["code"]) == (429, "quota_exceeded"), "five were for tasks that there are"
+        lines = ask.post("/v1/predict", {"items": items[:3]}, headers={"Accept": "application/x-ndjson"})
+        assert [*json.loads(lines.body.splitlines()[1])] == ["error"]
+
+
+def test_a_request_without_any_answer_has_the_first_items_error(ask: Asker) -> None:
+    items = [{"task": "wordz", "text": "lion"}, {"task": "pairs", "text": "alone"}]
+    got = ask.post("/v1/predict", {"items": items})
+    assert (got.status, got.error["code"]) == (404, "task_not_found")
+    got = ask.post("/v1/predict", {"items": items[::-1]})
+    assert (got.status, got.error["code"]) == (422, "bad_input")
 
 
 def test_only_the_best_scores_are_sent_when_so_many_are_asked_for(ask: Asker) -> None:

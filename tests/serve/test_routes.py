@@ -58,13 +58,16 @@ def test_tasks_are_found_by_words(ask: Asker) -> None:
         assert ask.get(f"/v1/tasks?search={nonsense}").status == 200
 
 
-def test_a_task_is_shown_without_the_texts_of_its_data(ask: Asker) -> None:
+def test_a_task_is_shown_without_the_texts_of_its_data(ask: Asker, world: World) -> None:
     got = ask.get("/v1/tasks/words@1").json
     assert (got["name"], got["version"], got["versions"], got["kind"], got["labels"]) == (
         "words", 1, [1], "classify", ["a", "b"],
     )  # fmt: skip
     assert got["served"] is True
     assert not {"examples", "probe"} & got.keys()
+    assert world.store.record("words").extra["insight"]["mistakes"]
+    assert '"text"' not in json.dumps(got["extra"]["insight"])
+    assert got["extra"]["insight"]["confusion"]
 
 
 def test_an_uploaded_task_is_served_at_once_and_a_new_version_takes_over(

@@ -258,9 +258,12 @@ def test_one_file_twice_or_in_another_place_is_refused(bundle: Path, tmp_path: P
 )  # fmt: skip
 def test_names_that_are_none_of_a_task_are_refused(bundle: Path, tmp_path: Path, name: str) -> None:
     write(bundle, {**contents(bundle), name: b"x"})
-    before = {path for path in tmp_path.parent.rglob("*") if "out" not in path.parts}
-    refused(bundle, tmp_path / "out")
-    assert {path for path in tmp_path.parent.rglob("*") if "out" not in path.parts} == before
+    deep = tmp_path / "a" / "b" / "c" / "d"
+    deep.mkdir(parents=True)
+    before = {path for path in tmp_path.rglob("*") if "out" not in path.parts}
+    refused(bundle, deep / "out")
+    assert {path for path in tmp_path.rglob("*") if "out" not in path.parts} == before
+    assert not Path("/etc/evil").exists()
 
 
 def test_zip64_is_written_where_it_is_needed_and_read_back(

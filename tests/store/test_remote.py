@@ -86,6 +86,7 @@ LAWS = [
     local.test_a_missing_task_is_answered_with_near_names,
     local.test_a_task_of_another_kind_is_listed_too,
     local.test_remove_takes_one_version_or_all,
+    versions.test_a_number_that_is_asked_for_is_given_once_whoever_asks,
     local.test_adding_one_name_at_once_gives_each_its_own_version,
     parts.test_a_task_comes_with_its_parts,
     parts.test_saved_outside_of_a_store_it_carries_them_along_and_brings_them_in,
@@ -129,6 +130,16 @@ def test_where_a_store_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache
     assert not isinstance(Store(tmp_path), RemoteStore)
     folder = Store((tmp_path / "a b").as_uri())
     assert (type(folder), folder.path) == (Store, tmp_path / "a b"), "the URL of a folder is that folder"
+
+
+def test_a_file_becomes_an_object_and_a_file_again(store: Store, tmp_path: Path) -> None:
+    assert isinstance(store, RemoteStore)
+    file, again = tmp_path / "file", tmp_path / "again"
+    file.write_bytes(os.urandom(100_000))
+    store.objects.put_file("jobs/files/1", file)
+    assert store.objects.get_file("jobs/files/1", again)
+    assert again.read_bytes() == file.read_bytes()
+    assert not store.objects.get_file("jobs/files/2", again)
 
 
 def test_an_absent_store_is_empty_and_stays_absent(store: Store) -> None:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import torch
 
 from adaptree import compose
 from adaptree.cli import main
-from adaptree.errors import BadName, StoreError, TaskNotFound, UsageError
+from adaptree.errors import BadName, StoreError, TaskNotFound, UsageError, VersionTaken
 from adaptree.hub.verify import verify
 from adaptree.tasks.record import EVALUATED, NEEDS, ON, Record
 from adaptree.tasks.store import Store
@@ -49,6 +50,28 @@ def three(store: Store) -> Store:
     for fill in (1.0, 2.0, 3.0):
         store.add(task(fill=fill))
     return store
+
+
+# numbers
+
+
+def test_a_number_that_is_asked_for_is_given_once_whoever_asks(store: Store) -> None:
+    assert store.next_number("reviews") == 1
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda fill: _added(store, task(fill=fill), 1), (1.0, 2.0, 3.0, 4.0)))
+    assert sorted(found) == [0, 0, 0, 1]
+    assert store.next_number("reviews") == 2
+    assert _added(store, task(), 2) == 2
+    store.remove("reviews@2")
+    assert _added(store, task(), 2) == 0, "a number is not used again"
+    assert store.versions("reviews") == [1]
+
+
+def _added(store: Store, some: Task, number: int) -> int:
+    try:
+        return store.add(some, number=number).record.version
+    except VersionTaken:
+        return 0
 
 
 # tags

@@ -16,7 +16,7 @@ from tests.bases import tiny_base, words_csv
 import adaptree as at
 from adaptree.cli import main
 from adaptree.training import baselines, checkpoint, loop, package
-from adaptree.training.interrupt import ctrl_c, interruptible, shielded
+from adaptree.training.work.interrupt import ctrl_c, interruptible, shielded
 
 
 def press() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import signal
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from tests.bases import tiny_base, words_csv
 
 import adaptree as at
 from adaptree import kinds
-from adaptree.errors import TrainingError, UsageError
+from adaptree.errors import DataError, TrainingError, UsageError
 from adaptree.kinds.classify import Classify
 from adaptree.models.base import Base
 from adaptree.models.loading import load_base
@@ -122,3 +123,16 @@ def test_a_checkpoint_of_another_format_is_refused_in_one_line(
 
 def test_what_is_chosen_is_json(base: Base) -> None:
     assert json.loads(json.dumps(Classify(("a", "b")).state())) == {"temperature": 1.0}
+
+
+def test_a_column_can_say_which_rows_are_held_out(base: Base, tmp_path: Path) -> None:
+    with words_csv(tmp_path / "words.csv", 30).open() as file:
+        rows = [{**row, "part": "dev" if i in (1, 5, 9, 14) else "Train"} for i, row in enumerate(csv.DictReader(file))]
+    bound = at.train(iter(rows), base=base, method="head", name="it", split="part")
+    assert (bound.task.record.data["train"], bound.task.record.data["validation"]) == (26, 4)
+    assert bound.columns["label"] == "label"
+    for bad, why in (({"part": "test"}, "neither train nor validation"), ({"part": "train"}, "says validation")):
+        with pytest.raises(DataError, match=why):
+            at.train([{**row, **bad} for row in rows], base=base, method="head", name="it", split="part")
+    with pytest.raises(UsageError, match="--split"):
+        at.train(rows, base=base, method="head", name="it", split="part", validation=rows)

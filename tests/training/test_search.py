@@ -24,10 +24,10 @@ from adaptree.models.base import Base
 from adaptree.models.cache_files import FOLDER
 from adaptree.models.loading import load_base
 from adaptree.training import checkpoint, loop
-from adaptree.training.interrupt import ctrl_c
 from adaptree.training.result import Fit
 from adaptree.training.search import Trial, _best, is_weak, search
 from adaptree.training.settings import Settings
+from adaptree.training.work.interrupt import ctrl_c
 
 pytest.importorskip("optuna")
 

@@ -28,6 +28,7 @@ from adaptree.errors import AdaptreeError, DataError, UsageError
 from adaptree.training import stream as streaming
 from adaptree.training.entries import find_entries
 from adaptree.training.stream import StreamReport, stream
+from adaptree.training.work import Call, InThisProcess
 
 SETTINGS: dict[str, Any] = {
     "epochs": 2,
@@ -360,13 +361,13 @@ def test_a_bad_file_is_set_aside_until_it_changes(
     assert states(report) == {"apples.csv": "trained", "bears.csv": "failed", "chisels.csv": "trained"}
     assert "is not utf-8" in report.failed[0].why
     trained: list[str] = []
-    real = streaming.InThisProcess.submit
+    real = InThisProcess.submit
 
-    def submit(self: Any, work: Any) -> None:
-        trained.append(work.task)
-        real(self, work)
+    def submit(self: InThisProcess, call: Call) -> None:
+        trained.append(call.key)
+        real(self, call)
 
-    monkeypatch.setattr(streaming.InThisProcess, "submit", submit)
+    monkeypatch.setattr(InThisProcess, "submit", submit)
     report = run(folder)
     assert "is not utf-8" in report.failed[0].why
     assert "Set aside until it changes" in report.failed[0].why
@@ -645,8 +646,12 @@ def test_work_whose_process_is_killed_again_and_again_fails(
 def test_ctrl_c_stops_all_jobs_with_their_checkpoints(
     folder: Path, tmp_path: Path, run: Callable[..., StreamReport]
 ) -> None:
+    pressed = []
+
     def press(event: Event) -> None:
-        if event.get("progress") == "epoch 1/400":
+        # Both jobs come to this epoch, and a second press would end the stream at once.
+        if event.get("progress") == "epoch 1/400" and not pressed:
+            pressed.append(event)
             os.kill(os.getpid(), signal.SIGINT)
 
     report = run(folder, jobs=2, threads=1, epochs=400, patience=400, on_event=press)

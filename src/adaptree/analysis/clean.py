@@ -126,7 +126,7 @@ def clean(
     `clean_weight` is 0 for the doubted rows, so that `train --weight clean_weight` trains without them.
     """
     data = list(data) if isinstance(data, Iterator) else data  # it is read more than once
-    out = None if out is None else _writable(Path(out), data)
+    out = None if out is None else writable(Path(out), data)
     dataset = open_data(data, text=text, pair=text_pair, label=label, kind=kind, encoding=encoding, on_event=on_event)
     if dataset.kind not in KINDS:
         raise UsageError(
@@ -330,7 +330,7 @@ def _logistic(x: Array, y: Array, others: Array, classes: int, strength: float) 
     return p
 
 
-def _writable(out: Path, data: Source) -> Path:
+def writable(out: Path, data: Source) -> Path:
     """Return the file to write; raise UsageError, before all the work, where it cannot be written."""
     if isinstance(data, str | os.PathLike) and out.exists() and out.samefile(data):
         raise UsageError(f"'{out}' is the data itself.", hint="Choose another file with --out FILE.")
@@ -349,7 +349,7 @@ def _write(out: Path, data: Source, encoding: str, names: list[str], found: Mapp
             writer = csv.DictWriter(file, [*names, *COLUMNS], lineterminator="\n")
             writer.writeheader()
             for number, row in read_rows(data, encoding=encoding):
-                cells = {name: _cell(row.get(name)) for name in names}
+                cells = {name: csv_cell(row.get(name)) for name in names}
                 writer.writerow(cells | dict(zip(COLUMNS, _cells(found.get(number)), strict=True)))
         partial.replace(out)
     except OSError as error:
@@ -363,10 +363,10 @@ def _cells(found: Finding | None) -> tuple[Any, ...]:
     issue, again = " ".join(found.issue), "" if found.duplicate_of is None else found.duplicate_of
     if found.suggested is None:
         return issue, "", "", again, 1
-    return issue, _cell(found.suggested), f"{found.probability:.4f}", again, 0
+    return issue, csv_cell(found.suggested), f"{found.probability:.4f}", again, 0
 
 
-def _cell(value: Any) -> Any:
+def csv_cell(value: Any) -> Any:
     """Return a value as a csv holds it: a list of labels with | between them, other nested values as JSON."""
     if isinstance(value, list | tuple) and all(isinstance(part, str | int | float) for part in value):
         return "|".join(map(str, value))

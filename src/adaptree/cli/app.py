@@ -24,6 +24,10 @@ StoreOption = Annotated[
         "--store", help="Where tasks are kept: a folder, or a URL (s3://…). Default: $ADAPTREE_STORE, else ~/.adaptree."
     ),
 ]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(metavar="ray|ray://HOST:PORT", help="Work on a Ray cluster: this machine's, or the one there."),
+]
 NoStore = Annotated[str | None, typer.Option("--store", hidden=True, help="Every command takes it; not needed here.")]
 IndexOption = Annotated[
     str | None,
@@ -54,6 +58,7 @@ Begin with a file of labelled text (csv, tsv, jsonl, …):
   adaptree predict reviews "great phone"        use the task
 
 No file at hand?      adaptree demo                    two tasks in a few minutes, offline
+No terminal, please:  adaptree app                     all of it on pages in the browser
 All commands:         adaptree --help
 Options of one:       adaptree train --help
 Completion with Tab:  adaptree --install-completion
@@ -95,6 +100,8 @@ def root(
 from adaptree.cli import (  # noqa: E402, F401  # each adds its commands
     ablate,
     api_keys,
+    app_command,
+    bases,
     check,
     clean,
     compare,
@@ -105,6 +112,7 @@ from adaptree.cli import (  # noqa: E402, F401  # each adds its commands
     explain,
     export,
     import_,
+    improve,
     keys,
     methods,
     predict,
@@ -120,4 +128,5 @@ from adaptree.cli import (  # noqa: E402, F401  # each adds its commands
     transfer,
     verify,
     versions,
+    worker,
 )

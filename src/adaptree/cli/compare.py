@@ -38,6 +38,8 @@ def compare(
         str | None, typer.Option(help="Title of the table and the figure. Default: the file and the base.")
     ] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Run the cells that failed once more.")] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Run so many cells at a time.")] = 1,
+    cluster: shared.ClusterOption = None,
     form: shared.FormatOption = Format.table,
     quiet: shared.Quiet = False,
     store: shared.NoStore = None,
@@ -51,8 +53,8 @@ def compare(
     with runs.keeping_cells(folder):
         result = api.compare(
             data, methods=method, out=folder, seeds=seeds, rows=rows, epochs=_numbers("epochs", epochs, int),
-            lr=_numbers("lr", lr, float), title=title, retry=retry, command=runs.typed_command(),
-            on_event=partial(comparison_progress, quiet=quiet), **options.given(values),
+            lr=_numbers("lr", lr, float), title=title, retry=retry, jobs=jobs, cluster=cluster,
+            command=runs.typed_command(), on_event=partial(comparison_progress, quiet=quiet), **options.given(values),
         )  # fmt: skip
     if form is Format.table:
         emit(report.table(result), form, report.titles(result))

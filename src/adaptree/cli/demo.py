@@ -18,13 +18,19 @@ from adaptree.reports.times import duration
 @app.command()
 @options.takes("epochs", "seed", "threads")
 def demo(
-    store: Annotated[str, typer.Option("--store", help="Where the two tasks are kept.")] = "adaptree-demo",
+    generate: Annotated[
+        bool,
+        typer.Option("--generate", help="Instead, a language model (93 MB, fetched once) learns to write."),
+    ] = False,
+    store: Annotated[str, typer.Option("--store", help="Where the tasks are kept.")] = "adaptree-demo",
     quiet: shared.Quiet = False,
     debug: shared.Debug = False,
     **values: Any,
 ) -> None:
     """Watch one frozen model learn two tasks in turn, and one with few labels: a few minutes, offline."""
     began = time.monotonic()
+    if generate:
+        return _generate(store, quiet, options.given(values))
     say("Two tasks, one frozen base: support-ticket topics, then review sentiment. Loading the base …", quiet)
     from adaptree.analysis import demo as shown
     from adaptree.tasks.store import Store
@@ -71,6 +77,28 @@ def demo(
         f"  adaptree show {first} --store {store}    the card that a task writes of itself",
     ):
         console.print(line)
+
+
+def _generate(store: str, quiet: bool, values: dict[str, Any]) -> None:
+    """Train the task that writes, and print what the base wrote before and what it writes after."""
+    from adaptree.analysis import demo_writing as shown
+    from adaptree.tasks.store import Store
+
+    began = time.monotonic()
+    say("One task that writes: replies to customers in the style of the house, from short notes.", quiet)
+    with Progress(quiet) as progress:
+        found = shown.run(Store(store), on_event=progress, **values)
+    console, record = out(), found.bound.task.record
+    for note, before, after in zip(shown.NOTES, found.before, found.after, strict=True):
+        for line in (note, f"  before  {before}", f"  after   {after}", ""):
+            console.print(line)
+    console.print(
+        f"Perplexity of held-out replies: {found.perplexity[0]:.1f} before, {found.perplexity[1]:.2f} after; "
+        f"{record.parameters['trained']:,} weights trained ({record.trained_percent:.2f} % of the base), "
+        f"{size(found.bound.task.bytes)} on disk. {duration(time.monotonic() - began)} in all."
+    )
+    console.print()
+    console.print(f'  adaptree predict {shown.TASK} "{shown.NOTES[0]}" --store {store}')
 
 
 def _row(name: str, task: Any) -> dict[str, Any]:

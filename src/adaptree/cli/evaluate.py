@@ -9,7 +9,7 @@ import typer
 from adaptree.cli import app as shared
 from adaptree.cli import options
 from adaptree.cli.app import app
-from adaptree.cli.predict import note_int8, note_truncated, split_options
+from adaptree.cli.predict import note_int8, note_truncated, note_unfinished, split_options, use_decoding
 from adaptree.cli.show import Format, Progress, counted, emit, emit_one, out
 
 MOST_UNKNOWN = 10
@@ -17,6 +17,7 @@ MOST_UNKNOWN = 10
 
 
 @app.command()
+@options.decodes
 @options.takes(*options.COLUMNS, *options.COMPUTING, base=options.OF_TASK)
 def evaluate(
     task: Annotated[str, shared.task_argument("A task's name, name@version, or a composition: stack(a, b).")],
@@ -34,11 +35,14 @@ def evaluate(
     from adaptree.tasks.store import Store
 
     where = Store(store)
+    decoding = options.decoding(values)
     reading, opening = split_options(values)
     bound = open_task(where, task, int8=int8, evaluating=True, **opening)
+    use_decoding(bound, decoding)
     result = api.evaluate(bound, data, store=where, on_event=Progress(quiet), **reading)
     note_int8(bound, quiet)
     note_truncated(bound, quiet)
+    note_unfinished(bound, quiet)
     if form is not Format.table:
         emit_one(result, form)
         return

@@ -41,6 +41,8 @@ def experiment(
         bool,
         typer.Option("--paper", help="The paper's own recipe, for a GPU: all rows, its rates, epochs and seeds."),
     ] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Run so many cells at a time, each in a process.")] = 1,
+    cluster: shared.ClusterOption = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Fail unless a run was begun in the folder; without it, one is begun.")
     ] = False,
@@ -67,7 +69,7 @@ def experiment(
     with runs.keeping_cells(place):
         page = experiments.run(
             name, where, place, tasks=task or (), seeds=seeds, budget=budget, dry_run=dry_run, redraw=redraw,
-            paper=paper, command=runs.typed_command(),
+            paper=paper, jobs=jobs, cluster=cluster, command=runs.typed_command(),
             on_event=partial(comparison_progress, quiet=quiet), **options.given(values),
         )  # fmt: skip
     if dry_run:

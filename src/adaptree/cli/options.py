@@ -11,12 +11,13 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from adaptree.data.decoding import Decoding
 from adaptree.training.config import type_of
 from adaptree.training.run import Run
 from adaptree.training.settings import Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-NOT_OPTIONS = ("data", "store", "start", "baselines", "stream", "settings")
+NOT_OPTIONS = ("data", "store", "start", "head", "baselines", "stream", "checkpoints", "settings")
 """Fields of `Run` that are not options of a command."""
 SETTINGS = tuple(f.name for f in fields(Settings))
 RUN = tuple(f.name for f in fields(Run) if f.name not in NOT_OPTIONS)
@@ -45,6 +46,35 @@ def takes(*names: str, required: tuple[str, ...] = (), **help: str) -> Callable[
         return command
 
     return decorate
+
+
+def decodes(command: Command) -> Command:
+    """Give a command options for the fields of `Decoding`; it receives them in its `**options`, too."""
+    signature = inspect.signature(command)
+    own = list(signature.parameters.values())
+    more = []
+    for field in fields(Decoding):
+        several = "tuple" in str(field.type)
+        kind: Any = list[str] if several else type_of(str(field.type))
+        flag = "--choice" if field.name == "choices" else f"--{field.name.replace('_', '-')}"
+        help = "For tasks that write: " + _lower(docstrings(Decoding).get(field.name, ""))
+        option = typer.Option(flag, help=help, show_default=False)
+        more.append(
+            inspect.Parameter(f"decoding_{field.name}", inspect.Parameter.KEYWORD_ONLY,
+                              annotation=Annotated[kind | None, option], default=None)
+        )  # fmt: skip
+    command.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
+    return command
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def decoding(options: dict[str, Any]) -> dict[str, Any]:
+    """Take the options of `Decoding` that are given out of others."""
+    found = {name: options.pop(name) for name in list(options) if name.startswith("decoding_")}
+    return {name.removeprefix("decoding_"): value for name, value in found.items() if value not in (None, [])}
 
 
 def given(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import typer
 from adaptree.cli import app as shared
 from adaptree.cli import options
 from adaptree.cli.app import app
-from adaptree.cli.show import Format, Progress, emit, emit_live, say
+from adaptree.cli.show import Format, Progress, emit, emit_live, say, visible_lines
 from adaptree.errors import DataError, UsageError
 from adaptree.reports.text import visible, width
 
@@ -26,6 +26,7 @@ MOST_WIDE = 40
 
 
 @app.command()
+@options.decodes
 @options.takes("text", "text_pair", "encoding", "no_header", *options.COMPUTING, base=options.OF_TASK)
 def predict(
     task: Annotated[
@@ -75,9 +76,11 @@ def predict(
         )
     if texts and texts != ["-"] and all(map(is_empty, texts)):
         raise UsageError("the text is empty: there is nothing to predict from.", hint=hint)
+    decoding = options.decoding(values)
     reading, opening = split_options(values)
     if labels is None:
         bound = open_task(Store(store), str(task), int8=int8, **opening)
+        use_decoding(bound, decoding)
     else:
         bound = _zero_shot(labels, int8, opening)
     if file is not None:
@@ -90,12 +93,27 @@ def predict(
             say("type a text and press Enter; Ctrl-D ends.", quiet)
         pairs = _as_they_come(bound, _stdin(reading.get("encoding", "utf-8")), min_score)
         emit_live(_answers(pairs, form), form or Format.table, _widths(bound))
+    elif texts and form is None and min_score is None and _can_follow(bound, texts):
+        bound.write(bound.kind.inputs([bound.line(texts[0])], bound.task.record), on_text=_print_piece)
+        print()
     else:
         pairs = api.predict_lines(bound, texts or [], min_score=min_score)
         emit(_answers(pairs, form), form or Format.table)
     note_int8(bound, quiet)
     note_truncated(bound, quiet)
     note_blank(bound, quiet)
+    note_unfinished(bound, quiet)
+
+
+def _can_follow(bound: Any, texts: list[str]) -> bool:
+    """Return whether what a task writes can be shown piece by piece: one text, on a terminal."""
+    one = len(texts) == 1 and sys.stdout.isatty() and not hasattr(bound, "parts")
+    writes = getattr(getattr(bound, "kind", None), "generates", False)
+    return one and writes and not bound.decoding.get("choices")
+
+
+def _print_piece(piece: str) -> None:
+    print(visible_lines(piece), end="", flush=True)
 
 
 def _zero_shot(labels: str, int8: bool, opening: Mapping[str, Any]) -> Any:
@@ -109,6 +127,19 @@ def _zero_shot(labels: str, int8: bool, opening: Mapping[str, Any]) -> Any:
     found = read_labels(labels)
     how = {"base": Run.base, "device": Run.device, "threads": Run.threads} | dict(opening)
     return ZeroShot(base_of(how.pop("base"), how.pop("device"), how.pop("threads"), **how), found)
+
+
+def use_decoding(bound: Any, decoding: Mapping[str, Any]) -> None:
+    """Let a task choose its texts as asked; raise UsageError if it writes none, or it cannot be asked so."""
+    from adaptree.data.decoding import Decoding
+
+    if not decoding:
+        return
+    Decoding(**decoding)
+    if not any(part.kind.generates for part in getattr(bound, "parts", {"": bound}).values()):
+        flag = next(iter(decoding)).replace("_", "-").replace("choices", "choice")
+        raise UsageError(f"--{flag} is for tasks that write texts.", hint="Leave it out.")
+    bound.decoding = dict(decoding)
 
 
 def split_options(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -137,7 +168,8 @@ def note_truncated(bound: Any, quiet: bool) -> None:
         if part.truncated:
             most = f"{part.task.record.max_length} tokens{f' of {name}' if name else ''}"
             why = "it was trained with that --max-length"
-            say(f"note: {part.truncated:,} texts are longer than {most} and were truncated: {why}.", quiet)
+            end = f" at the {part.kind.cut}" if hasattr(part.kind, "cut") else ""
+            say(f"note: {part.truncated:,} texts are longer than {most} and were truncated{end}: {why}.", quiet)
 
 
 def note_blank(bound: Any, quiet: bool) -> None:
@@ -146,6 +178,15 @@ def note_blank(bound: Any, quiet: bool) -> None:
         if part.blank:
             have = "1 text is empty and has" if part.blank == 1 else f"{part.blank:,} texts are empty and have"
             say(f"note: {have} no prediction{f' of {name}' if name else ''}.", quiet)
+
+
+def note_unfinished(bound: Any, quiet: bool) -> None:
+    """Print a note if texts that a task wrote were cut off before they ended, or before a text to stop at came."""
+    for name, part in getattr(bound, "parts", {"": bound}).items():
+        if count := getattr(part, "unfinished", 0):
+            were = "1 text was" if count == 1 else f"{count:,} texts were"
+            stop = ", without the text to stop at" if part.decoding.get("stop") else ""
+            say(f"note: {were} cut off before the end{stop}{f' ({name})' if name else ''}: --max-new-tokens", quiet)
 
 
 def note_int8(bound: Any, quiet: bool) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +17,17 @@ from adaptree.cli.show import say
 from adaptree.errors import AdaptreeError, StoreError, UsageError
 
 MISSING = "serving needs packages that are not installed"
+
+
+@contextmanager
+def needs_serve() -> Iterator[None]:
+    """Say which extra is missing, if an import in a `with` block fails."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "adaptree":
+            raise
+        raise AdaptreeError(f"{MISSING} ({error.name}).", hint='pip install "adaptree[serve]"') from error
 
 
 class Log(StrEnum):
@@ -52,6 +65,17 @@ def serve(
     timeout: Annotated[float, typer.Option(min=0.001, help="Seconds until an answer is given up.")] = 30.0,
     receive_timeout: Annotated[float, typer.Option(min=0.001, help="Seconds that a slow client has.")] = 30.0,
     log: Annotated[Log, typer.Option(help="A line on stderr for each request, without its texts.")] = Log.json,
+    jobs: Annotated[bool, typer.Option("--jobs/--no-jobs", help="Accept training jobs.")] = True,
+    train_workers: Annotated[
+        int, typer.Option(min=0, help="Processes that train them, at a low priority; 0 leaves it to `adaptree worker`.")
+    ] = 1,
+    max_jobs: Annotated[int, typer.Option(min=1, help="The most jobs of a tenant that wait.")] = 20,
+    max_running: Annotated[int, typer.Option(min=1, help="The most jobs of a tenant that run at once.")] = 2,
+    max_rows: Annotated[int, typer.Option(min=1, help="The most rows of a job.")] = 1_000_000,
+    max_stored: Annotated[str, typer.Option(help="The most bytes of data files of a tenant.")] = "5GB",
+    results: Annotated[
+        Path | None, typer.Option(help="A folder of comparisons, for the page that compares methods.")
+    ] = None,
     traces: Annotated[
         bool, typer.Option("--traces", help="Send OpenTelemetry traces to $OTEL_EXPORTER_OTLP_ENDPOINT.")
     ] = False,
@@ -61,14 +85,10 @@ def serve(
     debug: shared.Debug = False,
 ) -> None:
     """Serve all tasks of a store over HTTP, on one copy of their base."""
-    try:
+    with needs_serve():
         from adaptree.serve import keys as api_keys
         from adaptree.serve import server
         from adaptree.serve.limits import Limits, parse_size
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] == "adaptree":
-            raise
-        raise AdaptreeError(f"{MISSING} ({error.name}).", hint='pip install "adaptree[serve]"') from error
 
     file = _keys_file(api_keys.keys_file(), keys, no_keys)
     if file is not None:
@@ -91,6 +111,9 @@ def serve(
         log="" if log is Log.none else log.value,
         open_metrics=open_metrics,
         traces=traces,
+        jobs=jobs,
+        train_workers=train_workers,
+        results=None if results is None else str(results),
         limits=Limits(
             body=parse_size(max_body),
             upload=parse_size(max_upload),
@@ -100,6 +123,11 @@ def serve(
             in_flight=max_requests,
             timeout=timeout,
             receive=receive_timeout,
+            jobs_queued=max_jobs,
+            jobs_running=max_running,
+            job_rows=max_rows,
+            rows_a_day=max(5 * max_rows, 5_000_000),
+            stored=parse_size(max_stored),
         ),
     )
     opened = settings.check(open_to_all=no_keys)

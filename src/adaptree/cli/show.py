@@ -201,18 +201,19 @@ def _console_type() -> Any:
         def render(self, *args: Any, **options: Any) -> Iterable[Segment]:
             """Yield the pieces of anything that is printed, such as a text with styles of its own."""
             for piece in super().render(*args, **options):
-                yield piece if piece.control else piece._replace(text=_visible_lines(piece.text))
+                yield piece if piece.control else piece._replace(text=visible_lines(piece.text))
 
     return HarmlessConsole
 
 
-def _visible_lines(text: str) -> str:
+def visible_lines(text: str) -> str:
+    """Return a text of several lines with its control characters spelled out."""
     return "\n".join(map(visible, text.split("\n")))
 
 
 def page(markdown: str) -> None:
     """Print a page of Markdown: laid out on a terminal, as it is in a pipe."""
-    text = _visible_lines(markdown.rstrip("\n"))
+    text = visible_lines(markdown.rstrip("\n"))
     if not sys.stdout.isatty():
         print(text)
         return

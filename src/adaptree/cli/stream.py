@@ -41,6 +41,7 @@ def stream(
     ],
     watch: Annotated[bool, typer.Option("--watch", help="Go on with files that arrive, until Ctrl-C.")] = False,
     jobs: Annotated[int, typer.Option(min=1, help="Train so many files at a time, each in a process.")] = 1,
+    cluster: shared.ClusterOption = None,
     namespace: Annotated[str | None, typer.Option(help="Call the tasks NAMESPACE/FILE.")] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Try files again that failed and have not changed.")] = False,
     size: Annotated[
@@ -61,7 +62,15 @@ def stream(
     given = with_size(options.given(values), size, layers)
     with StreamProgress(quiet, debug) as progress:
         report = run_stream(
-            source, store=store, watch=watch, jobs=jobs, namespace=namespace, retry=retry, on_event=progress, **given
+            source,
+            store=store,
+            watch=watch,
+            jobs=jobs,
+            cluster=cluster,
+            namespace=namespace,
+            retry=retry,
+            on_event=progress,
+            **given,
         )
     if form is Format.table:
         rows = [_cells(asdict(row)) for row in report.rows]

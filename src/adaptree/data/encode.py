@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from adaptree.data.writer import Writer, read_writer
 from adaptree.errors import BaseError
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Frame(NamedTuple):
 class Encoder:
     """A base's tokenizer. `types`: whether the model tells the two texts of a pair apart by token types."""
 
-    def __init__(self, tokenizer: Tokenizer, *, pad_id: int, types: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, pad_id: int, types: bool, writer: Writer | None = None) -> None:
         tokenizer.no_padding()
         tokenizer.no_truncation()
         self._tokenizer = tokenizer
@@ -68,10 +69,14 @@ class Encoder:
         self._frames: dict[bool, Frame] = {}
         self.pad_id = pad_id
         self.types = types
+        self.writer = writer
+        """How the base writes text; None if it does not."""
 
     @classmethod
-    def load(cls, folder: Path, config: Mapping[str, Any], *, trust_remote_code: bool = False) -> Encoder:
-        """Read tokenizer.json where there is one (quick), else load through transformers."""
+    def load(
+        cls, folder: Path, config: Mapping[str, Any], *, trust_remote_code: bool = False, writes: bool = False
+    ) -> Encoder:
+        """Read tokenizer.json where there is one (quick), else load through transformers; `writes` as `load_base`."""
         from tokenizers import Tokenizer
 
         path = folder / "tokenizer.json"
@@ -98,7 +103,8 @@ class Encoder:
         if not isinstance(types, int) or not isinstance(pad, int):
             raise BaseError(f"the config.json in '{folder.name}' is damaged: its pad_token_id or type_vocab_size.",
                             hint="Fetch the model again.")  # fmt: skip
-        return cls(tokenizer, pad_id=max(0, pad), types=types > 1)
+        writer = read_writer(folder, config, writes=writes)
+        return cls(tokenizer, pad_id=max(0, pad), types=types > 1, writer=writer)
 
     def encode(self, texts: Sequence[Text], max_length: int) -> list[Encoding]:
         """Return ids of at most `max_length` tokens, special ones included; the longer text of a pair is cut first."""
@@ -243,6 +249,10 @@ class Encoder:
     def words(self) -> tuple[str, ...]:
         """Return the spelling of every token, by its id."""
         return tuple(self._tokenizer.id_to_token(i) or "" for i in range(self.vocabulary))
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Return the text that tokens stand for, without special ones."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def lengths(self, texts: Sequence[Text]) -> list[int]:
         """Return how many tokens each text has, uncut."""

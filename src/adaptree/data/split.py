@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adaptree.data.target_column import MOST_LABELS
+from adaptree.data.texts import PARTS
 from adaptree.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -49,6 +51,26 @@ def split(dataset: Dataset, *, fraction: float = 0.2, most: int = 10_000, seed: 
         )
     chosen = np.concatenate(_capped(parts, repeats, most))
     held = among(dataset.keys >> LOW, np.sort(texts[chosen]))
+    return np.flatnonzero(~held), np.flatnonzero(held)
+
+
+def split_by_column(dataset: Dataset, rows: Iterable[Mapping[str, Any]], column: str) -> tuple[Rows, Rows]:
+    """Return the examples to train on and those to validate on, as a column of the dataset's file says."""
+    held = np.zeros(len(dataset), dtype=bool)
+    place = {int(ordinal): i for i, ordinal in enumerate(dataset.rows)}
+    for ordinal, row in enumerate(rows):
+        if ordinal not in place:
+            continue
+        said = str(row.get(column, "")).strip().lower()
+        if said not in (*PARTS["train"], *PARTS["validation"]):
+            raise DataError(
+                f"'{said:.40}' in column '{column}' of '{dataset.name}' is neither train nor validation.",
+                hint="Test rows are a file of their own: --test FILE",
+            )
+        held[place[ordinal]] = said in PARTS["validation"]
+    if held.all() or not held.any():
+        which = "train" if held.all() else "validation"
+        raise DataError(f"no row of '{dataset.name}' says {which} in column '{column}'.", hint="Leave out --split.")
     return np.flatnonzero(~held), np.flatnonzero(held)
 
 

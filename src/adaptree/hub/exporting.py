@@ -124,6 +124,11 @@ def check_leaves(bound: Bound) -> None:
         raise UsageError(
             f"'{name}' is {bound.method.name}, which does not run in a Transformer.", hint="Export another task."
         )
+    if getattr(kind, "as_text", False):
+        raise UsageError(
+            f"'{name}' reads its labels as text, which no other library does for kind {kind.name}.",
+            hint="Train it without --as-text.",
+        )
     if getattr(kind, "windows", False):
         raise UsageError(
             f"'{name}' reads long texts in windows, which no other library does for kind {kind.name}.",

@@ -117,7 +117,7 @@ def task_page(
     links = "".join(f'<a href="#{html_page.anchor(each)}">{html_page.inline(each)}</a>' for each in titles)
     shown = [
         html_page.to_html(first.partition("\n\n")[2], pictures.get),
-        _facts(record, languages),
+        facts(record, languages),
         f'<nav class="contents" aria-label="On this page">{links}</nav>',
         _commands(record, url),
         *(html_page.to_html(each, pictures.get) for each in sections),
@@ -161,7 +161,7 @@ def _task(name: str, version: int, tags: Sequence[str], body: str, title: str) -
     return _page(f"{name} · {title}", whole, root)
 
 
-def _facts(record: Record, languages: Sequence[str]) -> str:
+def facts(record: Record, languages: Sequence[str]) -> str:
     """Return the few numbers that one looks for first."""
     part = "test" if record.metrics.get("test") else "validation"
     scores, metric = record.metrics.get(part, {}), kinds.main_metric(record)

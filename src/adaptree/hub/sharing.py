@@ -491,12 +491,12 @@ class _Bundle:
 
 def _base_here(store: Store, record: Record) -> Base | None:
     """Return the base of a task if this machine is known to have it; nothing is fetched, and no folder is searched."""
-    from adaptree.models.embedded import EMBEDDED
+    from adaptree.models.known import NAMES
     from adaptree.models.opening import base_of
 
     mark, name = str(record.base.get("fingerprint", "")), str(record.base.get("name", ""))
-    place = bases_of(store).get(mark) or (name if name in EMBEDDED else "")
-    if not place or (place not in EMBEDDED and not Path(place).is_dir()):
+    place = bases_of(store).get(mark) or (name if name in NAMES else "")
+    if not place or (place not in NAMES and not Path(place).is_dir()):
         return None
     try:
         base = base_of(place, "cpu", None)

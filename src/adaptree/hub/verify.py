@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from adaptree import kinds
 from adaptree.data.events import Listener, silent
 from adaptree.errors import AdaptreeError, StoreError, TaskCorrupt, TaskNotFound
 from adaptree.tasks import beside, digests, machine, parts, runs
@@ -331,10 +332,12 @@ def _base(
     from adaptree.models.opening import base_of
     from adaptree.tasks.record import read_record
 
-    name = str(read_record(store.path_of(reference), called=reference).base.get("name", ""))
+    record = read_record(store.path_of(reference), called=reference)
+    name = str(record.base.get("name", ""))
     place = runs.bases_of(store).get(fingerprint, name)
     try:
-        base = base_of(place, str(opening.get("device", "auto")), None, **_trust(opening))
+        writes = kinds.writes(record.kind)
+        base = base_of(place, str(opening.get("device", "auto")), None, writes=writes, **_trust(opening))
     except AdaptreeError as error:
         why = f"its base cannot be loaded: {error.what}"
         return None, CheckedBase(name=name, fingerprint=fingerprint, state=NOT_CHECKED, why=why)

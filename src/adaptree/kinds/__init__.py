@@ -38,6 +38,7 @@ __all__ = [
     "get",
     "main_metric",
     "names",
+    "writes",
 ]
 
 for _module in pkgutil.iter_modules(__path__):
@@ -67,6 +68,12 @@ def find(name: str) -> type[Kind] | None:
         return get(name)
     except AdaptreeError:
         return None
+
+
+def writes(name: str) -> bool:
+    """Return whether tasks of a kind write texts, so that their base has to."""
+    kind = find(name)
+    return kind is not None and kind.generates
 
 
 def for_data(dataset: Dataset, rows: np.ndarray[Any, Any], encoder: Encoder, **options: Any) -> Kind:
@@ -102,6 +109,9 @@ def check_options(kind: type[Kind], options: Mapping[str, Any]) -> None:
             "it reads long texts whole as it is" if kind.reads_whole else "it is for one label or one number a text",
         ),
         "whole_words": ("whole_words" in _fields(kind), "no words are hidden"),
+        "as_text": ("as_text" in _fields(kind), "it is for one label a text"),
+        "template": (kind.generates or bool(options.get("as_text")), "it writes no texts"),
+        "cut": (kind.generates, "it writes no texts"),
         "class_weights": (kind.weighs_classes, "it is for rows of one label each"),
         "pooling": (not kind.reads_tokens, "its head reads every token"),
     }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
+from adaptree.core import acquisition
 from adaptree.data.form import Form, LabelForm
 from adaptree.data.target_column import TargetColumn
 from adaptree.errors import UsageError
@@ -19,6 +20,8 @@ from adaptree.kinds.windows import Windowed
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from adaptree.data.dataset import Dataset
+    from adaptree.data.encode import Encoder
     from adaptree.tasks.record import Record
 
 TWO_LABELS = frozenset({"f1", "precision", "recall"})
@@ -48,6 +51,27 @@ class Classify(Windowed):
     """What the votes are divided by before they become probabilities (`calibration`)."""
     hidden: str = ""
     """The activation of a hidden layer in the head, as tasks of other libraries have it; '' for none."""
+    as_text: bool = False
+    """Whether labels are read as text by a language model, and the likeliest is chosen (`AsText`)."""
+    template: str = ""
+    """For labels as text: what an input is put into."""
+
+    @classmethod
+    def from_data(cls, dataset: Dataset, rows: Any, encoder: Encoder, **options: Any) -> Self:
+        options["template"] = options.get("template") or ""
+        if options.get("as_text"):
+            from adaptree.kinds.as_text import AsText
+
+            return AsText.from_data(dataset, rows, encoder, **options)  # type: ignore[return-value]
+        return super().from_data(dataset, rows, encoder, **options)
+
+    @classmethod
+    def from_record(cls, record: Record, encoder: Encoder) -> Self:
+        if record.extra.get("as_text"):
+            from adaptree.kinds.as_text import AsText
+
+            return AsText.from_record(record, encoder)  # type: ignore[return-value]
+        return super().from_record(record, encoder)
 
     def __post_init__(self) -> None:
         calibration.check(self.temperature)
@@ -105,6 +129,9 @@ class Classify(Windowed):
     def decode(self, out: Out, examples: Sequence[Example]) -> np.ndarray[Any, Any]:
         return self._votes(out, examples).argmax(-1).numpy()
 
+    def doubts(self, out: Out, examples: Sequence[Example]) -> np.ndarray[Any, Any]:
+        return acquisition.doubts(self._shares(out, examples).numpy())
+
     def predictions(
         self, out: Out, examples: Sequence[Example], inputs: Sequence[Any], min_score: float | None
     ) -> list[Prediction]:
@@ -153,7 +180,16 @@ class Classify(Windowed):
 
     @classmethod
     def describe(cls, record: Record) -> str:
+        if record.extra.get("as_text"):
+            from adaptree.kinds.as_text import describe
+
+            return describe(record)
         return f"Puts {texts_of(record)} under one of {len(record.labels)} labels."
+
+    @classmethod
+    def outputs(cls, record: Record) -> Any:
+        template = record.extra.get("template") if record.extra.get("as_text") else None
+        return record.labels if template is None else (tuple(record.labels), template)
 
     @classmethod
     def score_note(cls, record: Record) -> str:

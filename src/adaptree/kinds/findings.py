@@ -264,6 +264,15 @@ def name(text: object) -> str:
     return cut(text, CUT_LABEL)
 
 
+def without_rows(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return findings without the rows that they quote, for those who may not read the data."""
+    return {name: value for name, value in found.items() if not _quotes(value)}
+
+
+def _quotes(value: Any) -> bool:
+    return isinstance(value, list) and any(isinstance(row, dict) and {"text", "prompt"} & row.keys() for row in value)
+
+
 def cut(text: object, most: int = CUT) -> str:
     """Return a text of at most so many characters."""
     line = str(text)

@@ -118,6 +118,8 @@ class Kind(ABC):
     """Whether a long input is always read whole, in windows, and not cut."""
     resamples: ClassVar[bool] = False
     """Whether every training step resamples its examples, as masking does (`resampled`)."""
+    generates: ClassVar[bool] = False
+    """Whether a prediction is a text that the base writes, token by token (`adaptree.models.generation`)."""
     linear_head: ClassVar[bool] = True
     """Whether the head is a linear map, so that the mean of several heads is one too."""
     contrasts: ClassVar[bool] = False
@@ -191,6 +193,10 @@ class Kind(ABC):
         """Return the example of each input: its rows of tokens."""
         return [[row] for row in encoder.encode(as_texts(inputs), max_length)]
 
+    def taught(self, encoder: Encoder, inputs: Sequence[Any], targets: Targets, max_length: int) -> list[Example]:
+        """Return the example of each input that has a target: with the target in its tokens, where the base writes."""
+        return self.examples(encoder, inputs, max_length)
+
     def init(self, d: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Return the initial head."""
         import torch
@@ -234,9 +240,9 @@ class Kind(ABC):
         return example if len(example) <= MOST_ROWS else example[:: -(-len(example) // MOST_ROWS)]
 
     def run(
-        self, hidden: Tensor, mask: Tensor, rows: Sequence[Encoding], v: Params, pooling: str, embeddings: Tensor
+        self, hidden: Tensor, mask: Tensor, rows: Sequence[Encoding], v: Params, pooling: str, words: Tensor
     ) -> Out:
-        """Return the head's output by row for last hidden states (B, T, d); `embeddings` are the base's for words."""
+        """Return the head's output by row for last hidden states (B, T, d); `words` are output embeddings."""
         if not self.reads_tokens:
             return linear(self._inner(pool(hidden, mask, pooling), v), v).float()
         B, T, d = hidden.shape
@@ -305,6 +311,13 @@ class Kind(ABC):
         """Return how many decoded predictions differ between exact and approximate (int8) outputs."""
         both = zip(self.decode(exact, examples), self.decode(out, examples), strict=True)
         return sum(bool(np.any(a != b)) for a, b in both)
+
+    def doubts(self, out: Out, examples: Sequence[Example]) -> np.ndarray[Any, Any] | None:
+        """Return how unsure the task is of each input, (n,), from 0 to 1; None where its answers have no probability.
+
+        Raise UsageError for a kind whose rows nobody chooses to label.
+        """
+        raise UsageError(f"improve chooses texts to label, and kind {self.name} is not labelled text by text.")
 
     # How it is scored.
 

@@ -209,7 +209,7 @@ class Mlm(Kind):
         return found if fits else {}
 
     def run(
-        self, hidden: Tensor, mask: Tensor, rows: Sequence[Encoding], v: Params, pooling: str, embeddings: Tensor
+        self, hidden: Tensor, mask: Tensor, rows: Sequence[Encoding], v: Params, pooling: str, words: Tensor
     ) -> Out:
         """Return by hidden place its loss and whether the likeliest piece is right; without gradients also the TOP."""
         import torch
@@ -220,11 +220,11 @@ class Mlm(Kind):
         target = torch.from_numpy(np.concatenate([row.at.pieces for row in rows]).astype(np.int64)).to(hidden.device)
         x = hidden[batch, place]
         if torch.is_grad_enabled():
-            return list(torch.split(_predict(x, target, v, embeddings)[0], sizes))
+            return list(torch.split(_predict(x, target, v, words)[0], sizes))
         out = []
         for states, pieces in zip(torch.split(x, sizes), torch.split(target, sizes), strict=True):
             # A row by itself: the bits of a product depend on how many states are in it.
-            scores, logits = _predict(states, pieces, v, embeddings)
+            scores, logits = _predict(states, pieces, v, words)
             likely = logits.log_softmax(-1).topk(min(TOP, logits.shape[-1]), -1)
             out.append(torch.cat([scores, likely.indices.float(), likely.values], -1))
         return out

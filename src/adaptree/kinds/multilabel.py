@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
+from adaptree.core import acquisition
 from adaptree.data.cells import as_flag
 from adaptree.data.columns import guess, must_have, split_names
 from adaptree.data.form import Form, Row, TextForm
@@ -237,6 +238,11 @@ class Multilabel(Kind):
             thresholds=apart if set(own) != {common} else (),
             temperature=temperature,
         )
+
+    def doubts(self, out: Out, examples: Sequence[Example]) -> Array:
+        """Return the mean entropy of the labels, each of which is there or not."""
+        p = self._shares(out)
+        return np.asarray(acquisition.entropies(np.stack([p, 1 - p], -1).reshape(-1, 2)).reshape(p.shape).mean(1))
 
     def predictions(
         self, out: Out, examples: Sequence[Example], inputs: Sequence[Any], min_score: float | None

@@ -136,6 +136,9 @@ class Multioutput(Kind):
         """Return how many have a number that moves by more than a tenth of its standard deviation."""
         return int(((exact - out).abs() > 0.1).any(-1).sum())
 
+    def doubts(self, out: Out, examples: Sequence[Example]) -> None:
+        return None
+
     def predictions(
         self, out: Out, examples: Sequence[Example], inputs: Sequence[Any], min_score: float | None
     ) -> list[NumbersPrediction]:

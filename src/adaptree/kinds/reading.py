@@ -43,16 +43,17 @@ def open_data(
     like: Schema | None = None,
     unknown: bool = False,
     weight: str | None = None,
+    aside: str | None = None,
     on_event: Listener = silent,
 ) -> Dataset:
     """Read a file once; `like` gives a validation or test file the columns, kind and labels of the training file.
 
     With `merge_labels`, labels that differ only in case, blanks or the like are one. With `unknown`, labels that `like`
-    does not have are counted, not refused. `weight` names the column with the rows' weights. `reading` events report
-    how many rows of a long file have been read.
+    does not have are counted, not refused. `weight` names the column with the rows' weights, `aside` one that
+    is neither input nor target. `reading` events report how many rows of a long file have been read.
     """
     name = name_of(source)
-    asked = asked_for([text, pair, label, weight, *(like.columns.values() if like is not None else ())])
+    asked = asked_for([text, pair, label, weight, aside, *(like.columns.values() if like is not None else ())])
     stream = rows(source, encoding=encoding, no_header=no_header, columns=asked, on_event=on_event)
     nested = [column for column in asked if "." in column]
     if nested:
@@ -64,11 +65,12 @@ def open_data(
     known = kind if like is None else like.kind
     if known is not None:
         kinds.check_options(kinds.get(known), options)
-    if weight is not None:
-        must_have(names, [weight])
-        if weight in columns.values():
-            raise DataError(f"column '{weight}' cannot be used twice.", hint="--weight is a column of its own.")
-        names.remove(weight)
+    for option, column in (("--weight", weight), ("--split", aside)):
+        if column is not None:
+            must_have(names, [column])
+            if column in columns.values():
+                raise DataError(f"column '{column}' cannot be used twice.", hint=f"{option} is a column of its own.")
+            names.remove(column)
     if like is not None:
         owner = kinds.get(like.kind)
         form, owners = owner.form.like(names, sample, columns, like), [owner]

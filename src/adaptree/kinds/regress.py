@@ -101,6 +101,9 @@ class Regress(Windowed):
         """Return how many move by more than a tenth of the targets' standard deviation."""
         return int(((self._means(exact, examples) - self._means(out, examples)).abs() > 0.1).sum())
 
+    def doubts(self, out: Out, examples: Sequence[Example]) -> None:
+        return None
+
     def predictions(
         self, out: Out, examples: Sequence[Example], inputs: Sequence[Any], min_score: float | None
     ) -> list[Prediction]:

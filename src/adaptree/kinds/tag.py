@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
+from adaptree.core import acquisition
 from adaptree.data.cells import as_list, is_absent
 from adaptree.data.columns import TEXTS, find_column, must_have, plain_name
 from adaptree.data.encode import Encoder, Layout, spans_of
@@ -403,6 +404,13 @@ class Tag(Kind):
                 name = f"{entity.label}: {entity.text}".removeprefix(": ")
                 aims.append(Aim(name, key, entity.score, entity.start, entity.end))
         return aims
+
+    def doubts(self, out: Out, examples: Sequence[Example]) -> Array:
+        """Return the doubt of each input's least sure word."""
+        each = acquisition.doubts(self._logits(out, examples).double().softmax(-1).numpy())
+        ends = np.cumsum([_words(example) for example in examples])
+        parts = np.split(each, ends[:-1])
+        return np.array([part.max(initial=0.0) for part in parts])
 
     def evidence(self, out: Out, example: Example, key: Any) -> Tensor:
         """Return the mean log-odds of an entity's tags over its words."""

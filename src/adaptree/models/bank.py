@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +20,7 @@ from adaptree.compose.merge import Parts, plan_by_row, together
 from adaptree.data.encode import Encoding
 from adaptree.errors import MethodError
 from adaptree.methods import Method, Params, Plan
-from adaptree.models.passes import NotShareable, Passes, probe_rows
+from adaptree.models.passes import NotShareable, Passes, probe_rows, sliced
 from adaptree.models.stacks import Stack
 
 if TYPE_CHECKING:
@@ -128,6 +129,15 @@ class Bank:
         found = dict(zip(order, by_task, strict=True))
         return [found[i] for i in range(len(batch))]
 
+    def plan(self, places: Sequence[Place]) -> Plan:
+        """Return one plan for a batch, given each row's place; rows of one group that are neighbours share a step."""
+        found: list[tuple[int, Plan]] = []
+        for _, neighbours in groupby(places, lambda place: id(place.group or place)):
+            some = list(neighbours)
+            own = self._alone(some[0]) if all(each is some[0] for each in some) else self._by_row(some)
+            found.append((len(some), own))
+        return found[0][1] if len(found) == 1 else sliced(found)
+
     def _alone(self, place: Place) -> Plan:
         """Return the plan of one task for all rows."""
         group = place.group
@@ -144,9 +154,13 @@ class Bank:
 
     def _mixed(self, batch: Sequence[tuple[Place, Sequence[Encoding]]]) -> Plan:
         """Return the plan of tasks of one group, in which each row has its task's weights."""
-        group = batch[0][0].group
+        return self._by_row([place for place, rows in batch for _ in rows])
+
+    def _by_row(self, places: Sequence[Place]) -> Plan:
+        """Return the plan of rows whose tasks are of one group, given each row's place."""
+        group = places[0].group
         assert group is not None
-        weights = group.stack.of_rows([place.slot for place, rows in batch for _ in rows])
+        weights = group.stack.of_rows([place.slot for place in places])
         parts = [(method, _of_part(weights, i)) for i, method in enumerate(group.methods)]
         plan = plan_by_row(self.base.hooked.sites, parts)
         assert plan is not None

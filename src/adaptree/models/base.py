@@ -15,6 +15,7 @@ from adaptree.data.encode import Encoder, Encoding
 from adaptree.kinds import Kind
 from adaptree.kinds.kind import as_texts
 from adaptree.methods.method import Shapes
+from adaptree.models import encoder_decoder
 from adaptree.models.bound import Bound
 from adaptree.models.fit import check_fit
 from adaptree.models.forward import vectors
@@ -72,10 +73,22 @@ class Base:
         backbone: Any = self.hooked.backbone
         return backbone.get_input_embeddings().weight  # type: ignore[no-any-return]
 
+    def words(self, hooked: HookedModel | None = None) -> Tensor:
+        """Return the output embeddings, (words, width), of this base or a copy of it; the input's, if it writes none.
+
+        A copy may have embeddings of its own, which are then those of its output, too.
+        """
+        if self.encoder.writer is None:
+            return self.embeddings
+        model: Any = (hooked or self.hooked).model
+        return model.get_output_embeddings().weight  # type: ignore[no-any-return]
+
     def hidden(self, rows: Sequence[Encoding], hooked: HookedModel | None = None) -> tuple[Tensor, Tensor]:
         """Return last hidden states and mask of some encoded rows, in this base or in a copy of it."""
+        hooked, writer = hooked or self.hooked, self.encoder.writer
+        if writer is not None and writer.start is not None:
+            return encoder_decoder.hidden(rows, hooked, writer.start, self.encoder.pad_id, self.device)
         inputs = collate(rows, self.encoder.pad_id, self.device)
-        hooked = hooked or self.hooked
         if hooked.feed is not None:
             hooked.feed(rows)
         return hooked.backbone(**inputs).last_hidden_state, inputs["attention_mask"]
@@ -117,6 +130,14 @@ class Base:
     def check(self, task: Task) -> None:
         """Raise WrongBase for a task of another base, TaskCorrupt if its record or its weights do not fit this one."""
         check_fit(task, self, self._shapes)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A base is pickled as the place where it is: another process opens it there, once."""
+        from adaptree.models.loading import reopened
+
+        where, writer = Path(self.location), self.encoder.writer
+        writes = writer is not None and writer.start is not None
+        return reopened, (where if where.is_dir() else self.location, self.device, self.fingerprint, writes)
 
     def __repr__(self) -> str:
         return (

@@ -13,14 +13,17 @@ from adaptree import compose, kinds
 from adaptree.compose import Composition, Parts
 from adaptree.compose.blocks import Dropped
 from adaptree.core.int8 import quantise
+from adaptree.data.decoding import Decoding
 from adaptree.data.encode import Encoding
 from adaptree.errors import CompositionError, UsageError
 from adaptree.kinds import Example, Out
+from adaptree.kinds.generate import TextPrediction
 from adaptree.kinds.kind import as_texts
 from adaptree.kinds.reading import Reader, reader_for
 from adaptree.methods import Params, Plan
 from adaptree.models.forward import infer, vectors
 from adaptree.models.gates import gated
+from adaptree.models.generation import OnText, choose, write
 from adaptree.models.hooks import HookedModel
 
 if TYPE_CHECKING:
@@ -49,8 +52,12 @@ class Bound:
         self.kind = kinds.for_record(self.task.record, base.encoder)
         self.truncated = 0
         """How many texts so far were longer than the task takes, and were truncated."""
+        self.decoding: dict[str, Any] = {}
+        """How a task that writes texts chooses them, where nothing else is said (`Decoding`)."""
         self.blank = 0
         """How many inputs so far had no text, and have no prediction."""
+        self.unfinished = 0
+        """How many texts so far were cut off at the most tokens that were allowed."""
         self.method = composition.parts[-1][0]
         self._v = composition.v
         if isinstance(self.method, Dropped):
@@ -75,6 +82,11 @@ class Bound:
     def on_base(self) -> tuple[Plan, Params] | None:
         """The plan and the weights, if it runs on the base's own weights; None if it replaces them or needs no base."""
         return None if self._plan is None or self.method.standalone else (self._plan, self._v)
+
+    @property
+    def runs_on(self) -> tuple[HookedModel, Plan]:
+        """The model that computes it, which is a copy of the base if it replaces weights, and the plan to run there."""
+        return (self.base.hooked, self._plan or {}) if self._copy is None else (self._copy, self._copy.plan)
 
     @property
     def why_apart(self) -> str:
@@ -136,11 +148,34 @@ class Bound:
                 hint="Leave out --int8: this task needs fp32.",
             )
 
-    def predict(self, inputs: Any, *, min_score: float | None = None, batch_size: int = 64) -> list[Any]:
-        """Return a prediction for each input, in order: a `Prediction` for texts and pairs."""
+    def predict(
+        self, inputs: Any, *, min_score: float | None = None, batch_size: int = 64, **decoding: Any
+    ) -> list[Any]:
+        """Return a prediction for each input, in order: a `Prediction` for texts and pairs.
+
+        `decoding` says how a task that writes texts chooses them (`Decoding`): max_new_tokens, temperature, beams, ….
+        """
         read = self.kind.inputs(inputs, self.task.record)
+        if self.kind.generates:
+            if min_score is not None:
+                raise UsageError("a text that is written has no score to abstain by.", hint="Leave --min-score out.")
+            return self.write(read, **decoding)
+        if decoding:
+            raise UsageError(
+                f"{next(iter(decoding))} is for tasks that write texts, and '{self.task.record.name}' does not."
+            )
         examples, out = self.run(read, batch_size)
         return self.respond(out, examples, read, min_score)
+
+    def write(self, inputs: list[Any], *, on_text: OnText | None = None, **decoding: Any) -> list[TextPrediction]:
+        """Return a text for each input that the task has read; `on_text` gets that of a single one as it is written."""
+        rows = [example[0] for example in self.read(inputs)]
+        how = Decoding(**{**self.decoding, **decoding})
+        if how.choices:
+            return choose(self.base, rows, how, plan=self._plan, hooked=self._copy)
+        said = write(self.base, rows, how, plan=self._plan, hooked=self._copy, on_text=on_text)
+        self.unfinished += sum(not each.finished for each in said)
+        return said
 
     def respond(self, out: Out, examples: Sequence[Example], read: list[Any], min_score: float | None) -> list[Any]:
         """Return the predictions for inputs that the task has read, and count those that have no text."""
@@ -197,11 +232,14 @@ class Bound:
         with nullcontext() if self._plan is None else self.base.hooked.running(self._plan):
             return vectors(self.base, rows, pooling, batch_size, self._copy)
 
-    def run(self, inputs: list[Any], batch_size: int = 64) -> tuple[list[Example], Out]:
-        """Return the inputs as encoded examples, and the head's output for each of their rows."""
+    def run(self, inputs: list[Any], batch_size: int = 64, targets: Any = None) -> tuple[list[Example], Out]:
+        """Return the inputs as encoded examples, and the head's output for each of their rows.
+
+        `targets` are what a task that writes texts is to write.
+        """
         if self.method.standalone:
             return [], self.method.logits(self._v, inputs) if inputs else torch.empty(0, self.kind.width)
-        examples = self.read(inputs)
+        examples = self.read(inputs, targets)
         out = self.compute(examples, batch_size)
         self._compare(examples, out, batch_size)
         return examples, out
@@ -221,11 +259,16 @@ class Bound:
         plan = gated(hooked, hooked.plan if self._plan is None else self._plan, gates, hidden_id)
         with hooked.running(plan):
             hidden, mask = self.base.hidden(rows, self._copy)
-            return self.kind.run(hidden, mask, rows, self._v, self.task.record.pooling, self.base.embeddings)
+            return self.kind.run(hidden, mask, rows, self._v, self.task.record.pooling, self.base.words(self._copy))
 
-    def read(self, inputs: list[Any]) -> list[Example]:
+    def read(self, inputs: list[Any], targets: Any = None) -> list[Example]:
         """Return inputs as encoded examples."""
-        examples = self.kind.examples(self.base.encoder, inputs, self.task.record.max_length) if inputs else []
+        encoder, most = self.base.encoder, self.task.record.max_length
+        examples: list[Example] = []
+        if inputs and targets is not None and self.kind.generates:
+            examples = self.kind.taught(encoder, inputs, targets, most)
+        elif inputs:
+            examples = self.kind.examples(encoder, inputs, most)
         self.truncated += sum(any(row.truncated for row in example) for example in examples)
         return list(self.kind.resampled(examples, None))
 

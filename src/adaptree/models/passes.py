@@ -53,21 +53,20 @@ class Passes:
         rows = [row for _, of in batch for row in of]
         distinct, index = _distinct(rows)
         once = len(distinct) < len(rows)
-        plan = batch[0][0] if len(batch) == 1 else _sliced([(len(of), plan) for plan, of in batch])
-        inputs = self._collate(rows)
+        plan = batch[0][0] if len(batch) == 1 else sliced([(len(of), plan) for plan, of in batch])
         with torch.inference_mode():
             if once and lowest == hooked.sites.depth:
                 with hooked.running({}):
-                    hidden: Tensor = hooked.backbone(**self._collate(distinct)).last_hidden_state[index]
+                    hidden, mask = (part[index] for part in self.base.hidden(distinct))
             else:
                 if once and (upper := self._upper(lowest)) is not None:
                     self._entering.states = states_below(hooked, lowest, self._collate(distinct))[index]
                     hooked = upper
                 with hooked.running(plan):
-                    hidden = hooked.backbone(**inputs).last_hidden_state
+                    hidden, mask = self.base.hidden(rows, hooked)
         if len(hidden) != len(rows):
             raise NotShareable("the base returned fewer rows than it was given")
-        return hidden, inputs["attention_mask"]
+        return hidden, mask
 
     def _upper(self, lowest: int) -> HookedModel | None:
         """Return a copy of the base that begins at a layer; None where that is not possible."""
@@ -102,7 +101,7 @@ def probe_rows(base: Base) -> list[Encoding]:
     return rows
 
 
-def _sliced(plans: Sequence[tuple[int, Plan]]) -> dict[str, Entry]:
+def sliced(plans: Sequence[tuple[int, Plan]]) -> dict[str, Entry]:
     """Return one plan in which each of several acts on its number of rows of the batch, in their order."""
     ends = np.cumsum([count for count, _ in plans]).tolist()
     slices = [slice(end - count, end) for end, (count, _) in zip(ends, plans, strict=True)]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from adaptree.data.encode import Encoding
+from adaptree.models.encoder_decoder import writes
 from adaptree.models.hooks import HookedModel, probe_inputs
 
 
@@ -32,6 +33,8 @@ def check_restart(hooked: HookedModel, depth: int) -> int:
     sites = hooked.sites
     if any(site.calls > 1 for site in sites.sites):
         raise CannotRestart(f"the layers of {sites.architecture} share their weights")
+    if writes(hooked):
+        raise CannotRestart(f"an encoder-decoder that writes, such as {sites.architecture}, is computed whole")
     differs = CannotRestart(f"{sites.architecture} cannot be restarted from the middle with the same bits")
     inputs = probe_inputs(hooked.backbone)
     device = next(hooked.backbone.parameters()).device

@@ -16,10 +16,12 @@ from torch import Tensor
 
 from adaptree.compose import Expression, parse
 from adaptree.data.batch import group
+from adaptree.data.decoding import Decoding
 from adaptree.data.encode import Encoding
 from adaptree.errors import AdaptreeError, CompositionError, DataError, UsageError, near
 from adaptree.kinds import Example, Out
 from adaptree.kinds.reading import Reader, takes_pair
+from adaptree.models import encoder_decoder
 from adaptree.models.bank import Bank, Place
 from adaptree.models.passes import NotShareable
 from adaptree.models.restart import key_of
@@ -41,6 +43,8 @@ class MultiTask:
         self.expression = expression
         self.base = base
         self.parts = dict(parts)
+        self.decoding: dict[str, Any] = {}
+        """How parts that write texts choose them (`Decoding`)."""
         self._bank = Bank(base)
         self._places: dict[str, Place] = {}
         """Where the weights of each part that shares passes with the others are."""
@@ -92,11 +96,38 @@ class MultiTask:
         self, inputs: Mapping[str, Sequence[Any]], min_score: float | None, batch_size: int
     ) -> dict[str, list[Any]]:
         """Return the predictions of each part for its inputs."""
-        done = self.outputs(inputs, batch_size)
-        return {
+        writing = {name: of for name, of in inputs.items() if self.part(name).kind.generates}
+        done = self.outputs({name: of for name, of in inputs.items() if name not in writing}, batch_size)
+        found = {
             name: self.parts[name].respond(out, examples, read, min_score)
             for name, (read, examples, out) in done.items()
         }
+        return found | self._written(writing) if writing else found
+
+    def _written(self, inputs: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+        """Return the texts of each part that writes; those that share passes write in the same batches."""
+        from adaptree.models.generation import write
+
+        how = Decoding(**self.decoding)
+        # The encoder of two stacks has a row for each prompt and the decoder one for each beam: no plan fits both.
+        apart = bool(how.choices) or (how.beams > 1 and encoder_decoder.writes(self.base.hooked))
+        together = [name for name in inputs if name in self._places and not apart]
+        found: dict[str, list[Any]] = {name: [] for name in inputs}
+        rows, names = [], []
+        for name, given in inputs.items():
+            read = self.parts[name].kind.inputs(given, self.parts[name].task.record)
+            if name in together:
+                examples = self.parts[name].read(read)
+                rows += [example[0] for example in examples]
+                names += [name] * len(examples)
+            else:
+                found[name] = self.parts[name].write(read, **self.decoding)
+        places = [self._places[name] for name in names]
+        said = write(self.base, rows, how, bank=self._bank, places=places) if rows else []
+        for name, text in zip(names, said, strict=True):
+            found[name].append(text)
+            self.parts[name].unfinished += not text.finished
+        return found
 
     def _together(self, examples: Mapping[str, Sequence[Example]], batch_size: int) -> dict[str, Out]:
         """Return the output of each part's head for its rows, computed in passes that the parts share."""
@@ -113,9 +144,7 @@ class MultiTask:
             for (name, mine), (hidden, mask) in zip(by_part, states, strict=True):
                 part = self.parts[name]
                 with torch.inference_mode():
-                    out = part.kind.run(
-                        hidden, mask, mine, part.weights, part.task.record.pooling, self.base.embeddings
-                    )
+                    out = part.kind.run(hidden, mask, mine, part.weights, part.task.record.pooling, self.base.words())
                 found |= {next(done): out[i].cpu() for i in range(len(mine))}
         return {name: self._collected(name, rows, found) for name in examples}
 

@@ -166,7 +166,7 @@ def _asks_for_code(key: str, value: Any) -> str:
 
 def _odd(key: str, value: Any) -> str:
     """Return why a setting cannot be one; '' if it can."""
-    if key.endswith("_config") and not isinstance(value, dict | None):
+    if key.endswith("_config") and not key.startswith("_") and not isinstance(value, dict | None):
         return f"'{key}' is no configuration"
     if key in ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers") and value is not None:
         whole = isinstance(value, int) and not isinstance(value, bool)

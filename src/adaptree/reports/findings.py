@@ -30,10 +30,10 @@ def sections(record: Record, images: Mapping[str, str]) -> list[str]:
 def _block(block: str | Table | Figure, images: Mapping[str, str]) -> str:
     if isinstance(block, Figure):
         return images.get(block.name, "")
-    return _table(block) if isinstance(block, Table) else block
+    return table_of(block) if isinstance(block, Table) else block
 
 
-def _table(found: Table) -> str:
+def table_of(found: Table) -> str:
     """Return a table in Markdown; "" where it has no rows."""
     if not found.rows:
         return ""

@@ -29,6 +29,13 @@ SHARE = 0.5
 """The part of the queue that one customer may fill."""
 
 
+May = Callable[[str, Hashable], bool]
+
+
+def _any(customer: str, shape: Hashable) -> bool:
+    return True
+
+
 class QueueFull(AdaptreeError):
     """The queue is full: try again in `retry_after` seconds."""
 
@@ -111,43 +118,57 @@ class Batcher:
     def _delay(self) -> float:
         return sum(self._tokens.values()) / max(self.tokens_per_second, 1.0)
 
-    def take(self, expired: Callable[[Unit], None], gone: Callable[[Unit], bool]) -> list[Unit]:
+    def take(
+        self, expired: Callable[[Unit], None], gone: Callable[[Unit], bool], may: May = _any, *, block: bool = True
+    ) -> list[Unit]:
         """Return the next batch, waiting for one; [] when the queue is closed and empty.
 
         Units after their deadline are handed to `expired`, and those for which `gone` says that nobody waits any more
-        are dropped: neither is computed.
+        are dropped: neither is computed. Units for which `may` is false, by customer and shape, stay. Without `block`,
+        return [] at once if there is no batch.
         """
         while True:
             with self._changed:
-                while not self.waiting:
+                while block and not self.waiting:
                     if self._closed:
                         return []
                     self._changed.wait()
                 began = time.monotonic()
-                while not self._closed and not self._ready(left := began + self.max_wait - time.monotonic()):
+                while block and not self._closed and not self._ready(left := began + self.max_wait - time.monotonic()):
                     self._changed.wait(left)
-                batch, late = self._pick(gone)
+                batch, late = self._pick(gone, may)
             for unit in late:
                 expired(unit)
-            if batch:
+            if batch or not block:
                 return batch
 
     def _ready(self, left: float) -> bool:
         """Return whether a batch is full, or has waited long enough."""
         return left <= 0 or any(tokens >= self.max_tokens for tokens in self._tokens.values())
 
-    def _pick(self, gone: Callable[[Unit], bool]) -> tuple[list[Unit], list[Unit]]:
+    def charge(self, customer: str, priority: int, tokens: int) -> None:
+        """Count tokens that were computed for a customer after its units were taken; it matters if others wait."""
+        with self._changed:
+            if (own := self._levels.get(priority, {}).get(customer)) is not None:
+                own.spent += tokens
+
+    def _pick(self, gone: Callable[[Unit], bool], may: May) -> tuple[list[Unit], list[Unit]]:
         """Return a batch, and the units that are too late."""
         batch: list[Unit] = []
         late: list[Unit] = []
         now, room, shape = time.monotonic(), self.max_tokens, None
         for priority in sorted(self._levels, reverse=True):
             level = self._levels[priority]
+            open_ = {name: [each for each in own.queues if may(name, each)] for name, own in level.items()}
             if shape is None:
-                shape = next(iter(min(level.values(), key=lambda own: own.spent).queues))
-            order = [(own.spent, i, name) for i, (name, own) in enumerate(level.items()) if shape in own.queues]
+                first = min((name for name in level if open_[name]), key=lambda name: level[name].spent, default=None)
+                if first is None:
+                    continue
+                shape = open_[first][0]
+            order = [(own.spent, i, name) for i, (name, own) in enumerate(level.items()) if shape in open_[name]]
             heapq.heapify(order)
-            behind = min((own.spent for own in level.values() if shape not in own.queues), default=math.inf)
+            others = (own.spent for name, own in level.items() if open_[name] and shape not in open_[name])
+            behind = min(others, default=math.inf)
             while order and (room > 0 or not batch):
                 spent, i, name = heapq.heappop(order)
                 if batch and spent > behind + AHEAD:

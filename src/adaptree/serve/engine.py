@@ -5,7 +5,8 @@
     engine.close()
 
 A request is read where it arrives, its rows wait in the `Batcher`, one thread computes, another makes predictions of
-what comes out. A task that is not in memory is loaded meanwhile (`Shelf`).
+what comes out. Texts are written a token at a time, between two batches (`Writing`). A task that is not in memory is
+loaded meanwhile (`Shelf`).
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from adaptree.data.batch import canonical
+from adaptree.data.decoding import Decoding
 from adaptree.data.encode import Encoding
 from adaptree.errors import AdaptreeError, UsageError
 from adaptree.kinds import Example
+from adaptree.models.decoding_loop import Text
 from adaptree.models.passes import NotShareable
 from adaptree.serve.batcher import MAX_QUEUE, MAX_TOKENS, MAX_WAIT, Batcher, Unit
+from adaptree.serve.generation import WRITE, OnPiece, TextStream, Writing
 from adaptree.serve.served import Served
 from adaptree.serve.shelf import Shelf
 
@@ -60,10 +64,14 @@ class Request:
     priority: int
     deadline: float | None
     min_score: float | None
+    decoding: Decoding | None = None
+    on_piece: OnPiece | None = None
     began: float = field(default_factory=time.monotonic)
     served: Served | None = None
     read: list[Any] = field(default_factory=list)
     examples: list[Example] = field(default_factory=list)
+    texts: list[Text] = field(default_factory=list)
+    """What is written for each input, of a task that writes."""
     outs: list[Any] = field(default_factory=list)
     missing: int = 0
     out: Any = None
@@ -123,6 +131,7 @@ class Engine:
         self.base, self.store = base, store
         self.shelf = Shelf(base, store, memory=memory)
         self.batcher = Batcher(max_tokens, max_wait, max_queue)
+        self.writing = Writing(base, self.shelf.bank)
         self.counts: Counter[str] = Counter()
         """Requests, rows, failures, … since the start."""
         self.lately: deque[Batch] = deque(maxlen=LATELY)
@@ -152,8 +161,13 @@ class Engine:
         priority: int = 0,
         timeout: float | None = None,
         min_score: float | None = None,
+        decoding: Decoding | None = None,
+        on_piece: OnPiece | None = None,
     ) -> Future[list[Any]]:
         """Return a future of the predictions; cancel it if nobody waits any more.
+
+        `decoding` says how a task that writes texts chooses them; `on_piece` gets them piece by piece, and is called
+        by the computing thread: it must return at once.
 
         `customer` is who shares the base fairly with others: by default, the task. Raise QueueFull if too much waits
         already. The future fails with DeadlineExceeded after `timeout` seconds, and with what is wrong with the task or
@@ -162,7 +176,8 @@ class Engine:
         if self._closed:
             raise Closed("the server is shutting down.", hint="Ask another one.")
         deadline = None if timeout is None else time.monotonic() + timeout
-        request = Request(task, inputs, Future(), customer or task, priority, deadline, min_score)
+        own = customer or task
+        request = Request(task, inputs, Future(), own, priority, deadline, min_score, decoding, on_piece)
         self.counts["requests"] += 1
         found = self.shelf.get(task)
         if isinstance(found, Served):
@@ -172,6 +187,14 @@ class Engine:
         if task in self.shadows and priority != LOW:
             self._shadow(request, self.shadows[task])
         return request.future
+
+    def stream(self, task: str, inputs: Any, **options: Any) -> TextStream:
+        """Return the texts that a task writes as an async iterator of (number of the input, piece), as they come.
+
+        The options are those of `submit`. It must be called in a running event loop.
+        """
+        stream = TextStream()
+        return stream.follow(self.submit(task, inputs, on_piece=stream.on_piece, **options))
 
     def _loaded(self, request: Request, loaded: Future[Served]) -> None:
         error = loaded.exception()
@@ -192,6 +215,7 @@ class Engine:
             self._expire(request)
             return
         try:
+            _check_options(request, served)
             request.read, request.examples = served.read(request.inputs)
             units = list(self._units(request, served))
             if units:
@@ -206,6 +230,13 @@ class Engine:
             raise
 
     def _units(self, request: Request, served: Served) -> Iterator[Unit]:
+        if served.kind.generates:
+            how = request.decoding or Decoding()
+            request.texts = [self._text(request, i, how) for i in range(len(request.examples))]
+            request.outs, request.missing = [None] * len(request.texts), len(request.texts)
+            for i, text in enumerate(request.texts):
+                yield self._unit(request, i, WRITE, len(text.prompt))
+            return
         if served.place is None:  # one unit for the whole request
             tokens = sum(len(row.ids) for example in request.examples for row in example)
             request.missing = 1
@@ -218,6 +249,19 @@ class Engine:
             length = canonical(len(row.ids))
             yield self._unit(request, i, length, length)
 
+    def _text(self, request: Request, number: int, how: Decoding) -> Text:
+        assert request.served is not None
+        on_piece = request.on_piece
+
+        def on_text(piece: str) -> None:
+            try:
+                on_piece(number, piece)  # type: ignore[misc]
+            except Exception as error:  # of its own request alone: others are written in the same step
+                request.fail(error)
+
+        ids = request.examples[number][0].ids
+        return Text(ids, how, self.base, place=request.served.place, on_text=None if on_piece is None else on_text)
+
     def _unit(self, request: Request, number: int, shape: Any, tokens: int) -> Unit:
         return Unit(request, number, shape, tokens, request.customer, request.priority, request.deadline)
 
@@ -225,9 +269,15 @@ class Engine:
 
     def _compute(self) -> None:
         try:
-            while batch := self.batcher.take(lambda unit: self._expire(unit.request), self._gone):
+            while True:
+                batch = self.batcher.take(self._expire_unit, self._gone, self.writing.may, block=not self.writing)
+                if not batch and not self.writing:
+                    break
                 try:
-                    self._compute_batch(batch)
+                    if batch:
+                        self._compute_batch(batch)
+                    if self.writing:
+                        self._write()
                 except BaseException as error:
                     for request in {id(unit.request): unit.request for unit in batch}.values():
                         self.counts["failures"] += 1
@@ -235,7 +285,33 @@ class Engine:
         finally:
             self._finished.put(None)
 
+    def _write(self) -> None:
+        """Write one token of each text that is under way."""
+        self.writing.drop(self._gone, self._expire_unit)
+        rows, tasks, began = len(self.writing), self.writing.tasks, time.perf_counter()
+        done, failed = self.writing.step()
+        for unit, text in done:
+            self.batcher.charge(unit.customer, unit.priority, text.tokens)
+            self.counts.update(prompt_tokens=text.prompt_tokens, written_tokens=text.tokens)
+            if self._arrived(unit, text):
+                self._finish(unit.request)
+        for unit, error in failed:
+            self.counts["failures"] += 1
+            unit.request.fail(error)
+        if rows and self._on_batch is not None:
+            self._on_batch(Batch(rows, rows, tasks, time.perf_counter() - began, False))
+
+    def _arrived(self, unit: Unit, out: Any) -> bool:
+        """Keep what was computed for a row; return whether its request is complete."""
+        request = unit.request
+        request.outs[unit.number] = out
+        request.missing -= 1
+        return not request.missing
+
     def _compute_batch(self, batch: Sequence[Unit]) -> None:
+        if batch[0].shape == WRITE:
+            self.writing.add(batch)
+            return
         began = time.perf_counter()
         apart = batch[0].request.served.place is None
         done = (self._apart if apart else self._together)(batch)
@@ -248,6 +324,9 @@ class Engine:
         if unit.request.future.cancelled():
             unit.request.done()
         return unit.request.served is None
+
+    def _expire_unit(self, unit: Unit) -> None:
+        self._expire(unit.request)
 
     def _expire(self, request: Request) -> None:
         if request.served is not None:
@@ -269,11 +348,8 @@ class Engine:
         for (served, rows), members, (hidden, mask) in zip(groups, by_task.values(), states, strict=True):
             out = served.run_head(hidden, mask, rows)
             for i, unit in enumerate(members):
-                request = unit.request
-                request.outs[unit.number] = out[i]
-                request.missing -= 1
-                if not request.missing:
-                    done.append(request)
+                if self._arrived(unit, out[i]):
+                    done.append(unit.request)
         return done
 
     def _apart(self, batch: Sequence[Unit]) -> list[Request]:
@@ -338,7 +414,9 @@ class Engine:
         if random.random() >= shadow.share:
             return
         try:
-            second = self.submit(shadow.other, request.inputs, customer="shadow", priority=LOW)
+            second = self.submit(
+                shadow.other, request.inputs, customer="shadow", priority=LOW, decoding=request.decoding
+            )
         except AdaptreeError:
             shadow.failed += 1
             return
@@ -356,7 +434,9 @@ class Engine:
         seconds = sum(batch.seconds for batch in lately)
         return {
             **{name: self.counts[name] for name in ("requests", "answered", "failures", "expired", "rows", "batches")},
+            **{name: self.counts[name] for name in ("prompt_tokens", "written_tokens")},
             "waiting": self.batcher.waiting,
+            "writing": len(self.writing),
             "tasks": len(self.shelf),
             "bytes": self.shelf.bytes,
             "memory": self.shelf.memory,
@@ -381,6 +461,17 @@ class Engine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _check_options(request: Request, served: Served) -> None:
+    """Raise UsageError for options that are for another kind of task."""
+    if served.kind.generates:
+        if request.min_score is not None:
+            raise UsageError("a text that is written has no score to abstain by.", hint="Leave min_score out.")
+    elif request.decoding is not None or request.on_piece is not None:
+        raise UsageError(
+            f"'{request.name}' is a task of kind {served.kind.name}, and writes no texts.", hint="Ask for predictions."
+        )
 
 
 def _row(unit: Unit) -> Encoding:

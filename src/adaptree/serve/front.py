@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
 ID = b"x-request-id"
 _ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+SAFE = {"GET", "HEAD", "OPTIONS"}
+"""Methods that change nothing."""
 METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 _PORT = re.compile(r":\d*$")
-QUIET = {"/health", "/ready", "/v2/health/live", "/v2/health/ready", "/metrics"}
-"""Routes that have no line of log: they are asked every few seconds."""
+QUIET = {"/health", "/ready", "/v2/health/live", "/v2/health/ready", "/metrics", "/static/{mark}/{name}"}
+"""Routes that have no line of log: they are asked every few seconds, or many times for a page."""
 GONE = 499
 """The status, in log and figures, of a request whose client went away."""
 
@@ -60,7 +62,7 @@ class Front:
         self.service.in_flight += 1
         span = self.traces.begin(headers, scope["method"], state["id"]) if self.traces is not None else None
         try:
-            if (problem := self._refused(headers)) is not None:
+            if (problem := self._refused(scope["method"], headers)) is not None:
                 await send_problem(problem, answer)
             else:
                 await self.app(scope, receive, answer)
@@ -79,7 +81,7 @@ class Front:
             if span is not None:
                 span.end(route, status or GONE, state)
 
-    def _refused(self, headers: dict[bytes, bytes]) -> Problem | None:
+    def _refused(self, method: str, headers: dict[bytes, bytes]) -> Problem | None:
         service = self.service
         if service.in_flight > service.limits.in_flight:
             most = f"more than {service.limits.in_flight:,} requests are under way."
@@ -88,6 +90,8 @@ class Front:
         if service.hosts and host and host not in service.hosts:
             what = "this server answers only to its own names, as it runs without keys."
             return Problem(403, "wrong_host", what, hint="Ask 127.0.0.1, or start it with --keys.")
+        if method not in SAFE and b"authorization" not in headers and _is_of_another_site(headers):
+            return Problem(403, "cross_site", "a page of another site sent this.", hint="Open this server's own page.")
         return None
 
     def _note(self, scope: Scope, status: int, seconds: float) -> str:
@@ -108,6 +112,14 @@ class Front:
             texts=state.get("texts", 0),
         )
         return route
+
+
+def _is_of_another_site(headers: dict[bytes, bytes]) -> bool:
+    """Return whether a browser says that another site's page sends a request; programs say nothing of it."""
+    if (site := headers.get(b"sec-fetch-site")) is not None:
+        return site not in (b"same-origin", b"none")
+    origin = headers.get(b"origin")
+    return origin is not None and origin.partition(b"://")[2].lower() != headers.get(b"host", b"").lower()
 
 
 async def send_problem(problem: Problem, send: Send) -> None:

@@ -5,8 +5,11 @@
     POST /v1/predict                    inputs for any tasks, in one forward pass
     POST /v1/tasks/{task}/predict       inputs for one task
     GET  /v1/tasks                      POST: upload a bundle       GET, DELETE /v1/tasks/{task}
+    POST /v1/completions, /v1/chat/completions      texts, in OpenAI's shape: see `adaptree.serve.openai`
     GET  /v2, /v2/models/{task}         POST /v2/models/{task}/infer        the Open Inference Protocol
+    POST /v1/files, /v1/jobs, …         training jobs: see `adaptree.serve.jobs.routes`
     GET  /health, /ready, /metrics, /docs, /openapi.json
+    GET  /, /task/{task}, …             the pages (`serve/web`)
 
 A task's name may have a slash in it, a version or a tag: /v1/tasks/acme/reviews@2/predict.
 """
@@ -26,19 +29,24 @@ from fastapi import APIRouter, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, Response
 from fastapi.routing import APIRoute
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 
 from adaptree import __version__
 from adaptree.errors import AdaptreeError, StoreError, UsageError
 from adaptree.hub.sharing import import_file
+from adaptree.kinds.findings import without_rows
 from adaptree.reports.json_text import json_text
 from adaptree.serve import inference, receive
+from adaptree.serve.counts import Counts
 from adaptree.serve.front import Front
+from adaptree.serve.jobs.queue import Jobs
+from adaptree.serve.jobs.routes import router as jobs_router
 from adaptree.serve.keys import Caller, Keys
 from adaptree.serve.limits import Limits
 from adaptree.serve.manual import describe, manual
 from adaptree.serve.observe import Metrics, RequestLog
+from adaptree.serve.openai import router as openai_router
 from adaptree.serve.predicting import as_json, in_lines, predict, stream, wants_lines
 from adaptree.serve.problems import Problem, problem_of
 from adaptree.serve.receive import JSON, NDJSON, parse_as
@@ -51,6 +59,11 @@ from adaptree.serve.schemas import (
     TaskRequest,
 )
 from adaptree.serve.service import Service, qualified
+from adaptree.serve.web import all_tasks, composing, improve, listing, new_task, quality, sign_in, static, task
+from adaptree.serve.web import jobs as jobs_pages
+from adaptree.serve.web import methods as methods_page
+from adaptree.serve.web import server as server_page
+from adaptree.serve.web.frame import problem_page, wants_page
 from adaptree.tasks.bundle import unpack
 from adaptree.tasks.names import check_name
 from adaptree.tasks.parts import needs
@@ -66,6 +79,15 @@ PAGE = 100
 OPTIONS = ("top_k", "min_score", "timeout")
 
 router = APIRouter()
+router.include_router(jobs_router)
+router.include_router(openai_router)
+PAGES = tuple(
+    each.router
+    for each in (
+        static, sign_in, listing, task, quality, all_tasks, methods_page, composing, server_page, new_task, jobs_pages,
+        improve,
+    )
+)  # fmt: skip
 
 
 def create_app(
@@ -78,18 +100,27 @@ def create_app(
     hosts: Sequence[str] = (),
     open_metrics: bool = False,
     traces: Traces | None = None,
+    jobs: Jobs | bool = True,
+    results: Path | None = None,
+    counts: Counts | None = None,
 ) -> FastAPI:
     """Return the application over an engine, which the caller closes.
 
     Without `keys` anybody may do everything. `hosts` are the names that clients may call the server by (any, if there
-    are none): without keys it keeps web pages of others from asking a server on this machine.
+    are none): without keys it keeps web pages of others from asking a server on this machine. `results` is a folder of
+    comparisons that the pages show. `jobs` is the queue of training jobs, by default that of the store; workers,
+    which are processes of their own, train them. `counts` may be shared with other processes that serve the same.
     """
     service = Service(
-        engine, keys=keys, limits=limits, metrics=metrics, log=log, hosts=hosts, open_metrics=open_metrics
-    )
+        engine, keys=keys, limits=limits, metrics=metrics, log=log, hosts=hosts, open_metrics=open_metrics,
+        jobs=_queue_of(engine, jobs), results=results, counts=counts,
+    )  # fmt: skip
     app = FastAPI(title="adaptree", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.service = service
     app.include_router(router)
+    for each in PAGES:
+        app.include_router(each)
+    app.state.pages = frozenset(route.path for each in PAGES for route in each.routes if isinstance(route, APIRoute))
     app.add_middleware(Front, service=service, traces=traces)
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(AdaptreeError, _problem)
@@ -97,6 +128,16 @@ def create_app(
     app.add_exception_handler(HTTPException, _refused)
     app.openapi = lambda: describe(app, service.limits, bool(keys))  # type: ignore[method-assign]
     return app
+
+
+def _queue_of(engine: Engine, jobs: Jobs | bool) -> Jobs | None:
+    """Return the queue that was given, or the store's own; None if there is to be none, or there cannot be one."""
+    if not isinstance(jobs, bool):
+        return jobs
+    try:
+        return Jobs(engine.store) if jobs else None
+    except UsageError:  # a store behind a URL, without PostgreSQL
+        return None
 
 
 def _service(request: Request) -> Service:
@@ -112,16 +153,21 @@ def _sent(problem: Problem) -> Response:
     return Response(problem.to_json(), problem.status, {**problem.headers, **more}, JSON)
 
 
+def _answer(request: Request, problem: Problem) -> Response:
+    """Return an error as a page for a browser, and as JSON for all others."""
+    return problem_page(request, problem) if wants_page(request) else _sent(problem)
+
+
 async def _problem(request: Request, error: Exception) -> Response:
     problem = problem_of(error)
     if problem.status == 500:
         _service(request).log.failure(error, request.state.id)
-    return _sent(problem)
+    return _answer(request, problem)
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return _sent(receive.invalid(list(error.errors())))
+    return _answer(request, receive.invalid(list(error.errors())))
 
 
 async def _refused(request: Request, error: Exception) -> Response:
@@ -131,12 +177,13 @@ async def _refused(request: Request, error: Exception) -> Response:
         405: ("method_not_allowed", f"{request.method} is not for this.", "GET /docs lists what there is."),
     }.get(error.status_code, ("bad_request", str(error.detail), ""))
     more = {"Allow": _allowed(request)} if error.status_code == 405 else {}
-    return _sent(Problem(error.status_code, code, what, hint=hint, headers=more))
+    return _answer(request, Problem(error.status_code, code, what, hint=hint, headers=more))
 
 
 def _allowed(request: Request) -> str:
     """Return the methods of a path: those of all routes that are spelled as the first that fits."""
-    routes = [route for route in router.routes if isinstance(route, APIRoute)]
+    every = (router, jobs_router, openai_router, *PAGES)
+    routes = [route for each in every for route in each.routes if isinstance(route, APIRoute)]
     path = next(route.path for route in routes if route.path_regex.match(request.scope["path"]))
     return ", ".join(sorted({method for route in routes if route.path == path for method in route.methods or ()}))
 
@@ -148,6 +195,9 @@ def _allowed(request: Request) -> str:
 async def predict_mixed(request: Request) -> Response:
     """Answer inputs that each name their task; one forward pass computes them together.
 
+    What is wrong with one of them, or with its task, is the answer to that one: `{"error": …}` among the predictions.
+    If none can be answered, the first one's error is the answer to the request.
+
     As `application/x-ndjson`, each line is an item and gets a line as it is computed, in order: any number of them,
     with `top_k`, `min_score` and `timeout` in the query. A line that is wrong gets its error as a line.
     """
@@ -158,7 +208,7 @@ async def predict_mixed(request: Request) -> Response:
         return stream(service, request, caller, _read_item, options)
     wanted = parse_as(MixedRequest, await receive.body(request, service.limits))
     given = [(item.task, item) for item in wanted.items]
-    answers = await predict(service, request, caller, given, _merged(options, wanted))
+    answers = await predict(service, request, caller, given, _merged(options, wanted), apart=True)
     return in_lines(answers) if wants_lines(request) else as_json({"predictions": answers})
 
 
@@ -264,6 +314,7 @@ def _details(service: Service, reference: str) -> dict[str, Any]:
     hidden = ("probe", "examples", "history", "machine")  # texts of the data, and where it was trained
     values = {key: value for key, value in record.to_json().items() if key not in hidden}
     values["software"] = values.pop("versions")
+    values["extra"] = {**record.extra, "insight": without_rows(record.extra.get("insight") or {})}
     served = record.base.get("fingerprint") == service.engine.base.fingerprint
     return {**values, "versions": store.versions(name), "tags": store.tags(name), "served": served}
 
@@ -429,8 +480,12 @@ async def metrics(request: Request) -> Response:
     service = _service(request)
     if not service.open_metrics and service.caller(request, "admin").tenant:
         raise Problem(403, "not_allowed", "a tenant's key is not for this.", hint="Ask for one that is.")
-    found = await asyncio.to_thread(generate_latest, service.metrics.registry)
-    return Response(found, media_type=CONTENT_TYPE_LATEST)
+
+    def read() -> bytes:
+        figures = service.figures()
+        return service.metrics.exposition(figures["total"]["samples"] | figures["now"]["samples"])
+
+    return Response(await asyncio.to_thread(read), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/openapi.json", include_in_schema=False)

@@ -28,13 +28,15 @@ from typing import Any
 from adaptree.data.foreign_json import has_type, loads
 from adaptree.errors import StoreError, UsageError, near
 from adaptree.reports.json_text import json_text
+from adaptree.serve.counts import DAY, Counts
 from adaptree.serve.problems import Problem
 from adaptree.tasks.files import cannot_write, sync
 
 FORMAT = 1
 SCOPES = ("predict", "train", "admin")
 """predict: ask and list tasks. train: add tasks. admin: all of that, remove tasks, and read the figures."""
-DAY = 86_400
+COOKIE = "adaptree_key"
+"""The cookie by which a browser sends its key (`serve/web/sign_in.py`)."""
 FRESH = 1.0
 """Seconds after which the file is looked at again."""
 _TENANT = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
@@ -164,16 +166,6 @@ def _hashed(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-@dataclass
-class _Spent:
-    """What a key has used: requests that it still has (a token bucket), and texts of this day."""
-
-    tokens: float
-    when: float
-    day: int = 0
-    texts: int = 0
-
-
 @dataclass(frozen=True)
 class Caller:
     """Who asks: without keys anybody, who may do everything."""
@@ -200,11 +192,11 @@ class Keys:
     """The keys of a file, as a server uses them: the file is read again when it changes."""
 
     path: Path
+    counts: Counts = field(default_factory=Counts)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _keys: dict[str, ApiKey] = field(default_factory=dict)
     _seen: tuple[int, int, int] | None = None
     _looked: float = -math.inf
-    _spent: dict[str, _Spent] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._look()
@@ -252,35 +244,20 @@ class Keys:
         key = caller.key
         if key is None or not key.rate:
             return
-        burst, now = max(1.0, key.rate), time.monotonic()
-        with self._lock:
-            spent = self._of(key, now)
-            spent.tokens, spent.when = min(burst, spent.tokens + (now - spent.when) * key.rate), now
-            if spent.tokens < 1:
-                wait = math.ceil((1 - spent.tokens) / key.rate)
-                raise Problem(
-                    429, "rate_limited", f"this key has {key.rate:g} requests a second.", hint=f"Wait {wait} s.",
-                    headers={"Retry-After": str(wait)},
-                )  # fmt: skip
-            spent.tokens -= 1
+        if wait := math.ceil(self.counts.take_request(key.id, key.rate)):
+            raise Problem(
+                429, "rate_limited", f"this key has {key.rate:g} requests a second.", hint=f"Wait {wait} s.",
+                headers={"Retry-After": str(wait)},
+            )  # fmt: skip
 
     def count_texts(self, caller: Caller, texts: int) -> None:
         """Count texts of a key; raise a Problem if they are more than are left of its day."""
         key = caller.key
         if key is None or not key.quota:
             return
-        clock = time.time()
-        with self._lock:
-            spent = self._of(key, time.monotonic())
-            if spent.day != int(clock // DAY):
-                spent.day, spent.texts = int(clock // DAY), 0
-            if spent.texts + texts > key.quota:
-                left, wait = key.quota - spent.texts, math.ceil(DAY - clock % DAY)
-                raise Problem(
-                    429, "quota_exceeded", f"this key has {key.quota:,} texts a day, and {left:,} are left.",
-                    hint="Send fewer, or wait for midnight UTC.", headers={"Retry-After": str(wait)},
-                )  # fmt: skip
-            spent.texts += texts
-
-    def _of(self, key: ApiKey, now: float) -> _Spent:
-        return self._spent.setdefault(key.id, _Spent(max(1.0, key.rate), now))
+        if (left := self.counts.take_texts(key.id, key.quota, texts)) is not None:
+            wait = math.ceil(DAY - time.time() % DAY)
+            raise Problem(
+                429, "quota_exceeded", f"this key has {key.quota:,} texts a day, and {left:,} are left.",
+                hint="Send fewer, or wait for midnight UTC.", headers={"Retry-After": str(wait)},
+            )  # fmt: skip

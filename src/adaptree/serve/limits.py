@@ -18,7 +18,7 @@ class Limits:
     body: int = 8_000_000
     """Bytes of a request's body."""
     upload: int = 1_000_000_000
-    """Bytes of a bundle."""
+    """Bytes of a bundle, or of a job's data file."""
     line: int = 1_000_000
     """Bytes of a line of NDJSON; a body of lines has no limit of its own, as it is never in memory as a whole."""
     items: int = 1024
@@ -35,6 +35,23 @@ class Limits:
     """Requests that are under way at once."""
     window: int = 256
     """Lines of an NDJSON request that are under way at once."""
+
+    jobs_queued: int = 20
+    """Jobs of a tenant that wait."""
+    jobs_running: int = 2
+    """Jobs of a tenant that run at once."""
+    job_rows: int = 1_000_000
+    """Rows of a job's data file."""
+    rows_a_day: int = 5_000_000
+    """Rows of all jobs that a tenant sends in 24 hours."""
+    job_seconds: int = 6 * 3600
+    """Seconds that a worker spends on a job; then its best epoch so far is kept."""
+    stored: int = 5_000_000_000
+    """Bytes of the data files that a tenant has here."""
+    check: float = 120.0
+    """Seconds that the check of a data file may take."""
+    streams: int = 256
+    """Clients that follow jobs' events at once."""
 
     def __post_init__(self) -> None:
         for each in fields(self):

@@ -11,10 +11,14 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from adaptree.serve import openai_schemas as openai
 from adaptree.serve import schemas
+from adaptree.serve.jobs import schemas as jobs
+from adaptree.serve.jobs.uploads import PARTS
 from adaptree.serve.limits import Limits
 
 JSON, NDJSON, BYTES = "application/json", "application/x-ndjson", "application/octet-stream"
+FORM, EVENTS = "multipart/form-data", "text/event-stream"
 MEANINGS = {
     400: "This is not an HTTP request.",
     401: "There is no key, or a wrong one.",
@@ -43,19 +47,38 @@ class _Operation(NamedTuple):
     lines: type[BaseModel] | None = None
     """What each line is, where a body may be NDJSON."""
     status: int = 200
+    events: bool = False
+    """Whether the answer is a stream of events, or can be one."""
+    form: bool = False
+    """Whether a body may be a form that has the file in it."""
 
 
 OPERATIONS = {
     ("/v1/predict", "post"): _Operation(
-        schemas.Predictions, (*_SENDING, 504), schemas.MixedRequest, lines=schemas.Item
+        schemas.MixedPredictions, (*_SENDING, 504), schemas.MixedRequest, lines=schemas.Item
     ),
     ("/v1/tasks/{task}/predict", "post"): _Operation(
         schemas.TaskPredictions, (*_SENDING, 504), schemas.TaskRequest, lines=schemas.Input
     ),
+    ("/v1/completions", "post"): _Operation(openai.Completion, (*_SENDING, 504), openai.CompletionRequest, events=True),
+    ("/v1/chat/completions", "post"): _Operation(
+        openai.ChatCompletion, (*_SENDING, 504), openai.ChatRequest, events=True
+    ),
+    ("/v1/models", "get"): _Operation(openai.LanguageModels, (401, 403, 429, 500, 503)),
+    ("/v1/models/{model}", "get"): _Operation(openai.LanguageModel, _ASKING),
     ("/v1/tasks", "get"): _Operation(schemas.TaskPage, (401, 403, 422, 429, 500, 503)),
     ("/v1/tasks", "post"): _Operation(schemas.Upload, _SENDING, status=201),
     ("/v1/tasks/{task}", "get"): _Operation(schemas.TaskDetails, _ASKING),
     ("/v1/tasks/{task}", "delete"): _Operation(schemas.Removed, _ASKING),
+    ("/v1/files", "post"): _Operation(jobs.FileInfo, _SENDING, status=201),
+    ("/v1/files/{id}/check", "get"): _Operation(jobs.CheckAnswer, (*_ASKING, 413)),
+    ("/v1/files/{id}", "delete"): _Operation(jobs.FileRemoved, _ASKING),
+    ("/v1/jobs", "post"): _Operation(jobs.JobInfo, _SENDING, jobs.JobRequest, status=202, form=True),
+    ("/v1/jobs", "get"): _Operation(jobs.JobPage, _ASKING),
+    ("/v1/jobs/{id}", "get"): _Operation(jobs.JobInfo, _ASKING),
+    ("/v1/jobs/{id}/events", "get"): _Operation(None, _ASKING, events=True),
+    ("/v1/jobs/{id}/cancel", "post"): _Operation(jobs.JobInfo, _ASKING),
+    ("/v1/jobs/{id}/retry", "post"): _Operation(jobs.JobInfo, _ASKING),
     ("/v2", "get"): _Operation(schemas.ServerInfo),
     ("/v2/health/live", "get"): _Operation(schemas.Status),
     ("/v2/health/ready", "get"): _Operation(schemas.Status, (503,)),
@@ -93,7 +116,7 @@ def describe(app: FastAPI, limits: Limits, keyed: bool) -> dict[str, Any]:
         for parameter in said.get("parameters", ()):
             if parameter["in"] == "path":
                 parameter["schema"] |= {"minLength": 1, "maxLength": 1000}
-                parameter |= {"description": schemas.TASK.description, "example": "reviews"}
+                parameter |= _ID if parameter["name"] == "id" else _NAME
         if operation.lines:
             said["parameters"] = [*said.get("parameters", ()), *_OPTIONS]
         if keyed:
@@ -103,6 +126,8 @@ def describe(app: FastAPI, limits: Limits, keyed: bool) -> dict[str, Any]:
     return found
 
 
+_ID = {"description": "The id that the server gave it.", "example": "8f14e45fceea167a"}
+_NAME = {"description": schemas.TASK.description, "example": "reviews"}
 _OPTIONS = [
     {
         "name": name,
@@ -123,6 +148,7 @@ def _limited(models: dict[str, Any], limits: Limits) -> dict[str, Any]:
     """Return the schemas with this server's limits in them."""
     models["MixedRequest"]["properties"]["items"]["maxItems"] = limits.items
     models["TaskRequest"]["properties"]["inputs"]["maxItems"] = limits.items
+    models["CompletionRequest"]["properties"]["prompt"]["anyOf"][1]["maxItems"] = limits.items
     return models
 
 
@@ -134,6 +160,10 @@ def _bodies(path: str, operation: _Operation) -> dict[str, Any]:
     if operation.body is None:
         return {BYTES: {"schema": {"type": "string", "format": "binary"}}} if operation.status == 201 else {}
     found: dict[str, Any] = {JSON: _ref(operation.body)}
+    if operation.form:
+        files = {part: {"type": "string", "format": "binary"} for part in PARTS}
+        parts = {**files, "settings": {"type": "string"}, "keep_data": {"type": "boolean"}}
+        found[FORM] = {"schema": {"type": "object", "required": ["file"], "properties": parts}}
     if operation.lines is not None:
         found[NDJSON] = {
             "schema": {"description": f"Lines of JSON, each {operation.lines.__name__}; a wrong one is answered."}
@@ -143,9 +173,11 @@ def _bodies(path: str, operation: _Operation) -> dict[str, Any]:
 
 def _responses(operation: _Operation) -> dict[str, Any]:
     if operation.answer is None:
-        good: dict[str, Any] = {"text/plain": {"schema": {"type": "string"}}}
+        good: dict[str, Any] = {EVENTS if operation.events else "text/plain": {"schema": {"type": "string"}}}
     else:
         good = {JSON: _ref(operation.answer)}
+        if operation.events:
+            good[EVENTS] = {"schema": {"description": "With stream: each event is a piece, and the last one [DONE]."}}
         if operation.lines is not None:
             good[NDJSON] = _ref(schemas.Prediction)
     found = {str(operation.status): {"description": "Done.", "content": good}}

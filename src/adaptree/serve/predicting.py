@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from adaptree.reports.json_text import json_text
 from adaptree.serve.batcher import QueueFull
 from adaptree.serve.keys import Caller
-from adaptree.serve.problems import problem_of
+from adaptree.serve.problems import Problem, problem_of
 from adaptree.serve.receive import NDJSON, check_count, check_input, lines
 from adaptree.serve.schemas import Options
 from adaptree.serve.service import Service
@@ -38,39 +38,100 @@ def wants_lines(request: Request) -> bool:
 
 
 async def predict(
-    service: Service, request: Request, caller: Caller, given: Sequence[tuple[str, Any]], options: Options
+    service: Service,
+    request: Request,
+    caller: Caller,
+    given: Sequence[tuple[str, Any]],
+    options: Options,
+    *,
+    apart: bool = False,
 ) -> list[dict[str, Any]]:
-    """Return an answer for each (task, input), in their order; all tasks are submitted before any is waited for."""
+    """Return an answer for each (task, input), in their order; all tasks are submitted before any is waited for.
+
+    The first error ends it. With `apart`, what is wrong with an input or its task is the answer to that input, as
+    {"error": …}, unless there is no other answer; errors that are not about it (`everyones`) end it all the same.
+    """
     check_count(len(given), service.limits)
-    by_task: dict[str, list[int]] = {}
-    inputs, sizes = [], []
-    for i, (task, each) in enumerate(given):
-        found, size = check_input(each, service.limits, f"input {i}")
-        by_task.setdefault(task, []).append(i)
-        inputs.append(found)
-        sizes.append(size)
-    meant = {task: await service.resolve(caller, task) for task in by_task}
-    request.state.tasks = len(by_task)
-    service.count_texts(request, caller, len(given))
     timeout = min(options.timeout or service.limits.timeout, service.limits.timeout)
-    futures = []
+    until = time.monotonic() + timeout
+    answers: list[Any] = [None] * len(given)
+    problems: dict[int, Problem] = {}
+    by_task: dict[str, list[int]] = {}
+    inputs: dict[int, tuple[Any, int]] = {}
+
+    def note(error: Exception, numbers: Sequence[int]) -> None:
+        problem = problem_of(error)
+        if not apart or everyones(problem):
+            raise error
+        if problem.status == 500:
+            service.log.failure(error, request.state.id)
+        for i in numbers:
+            problems[i], answers[i] = problem, problem.to_dict()
+
+    for i, (task, each) in enumerate(given):
+        try:
+            inputs[i] = check_input(each, service.limits, f"input {i}")
+            by_task.setdefault(task, []).append(i)
+        except Problem as problem:
+            note(problem, [i])
+    groups: list[tuple[str, list[int]]] = []
+    for task, numbers in by_task.items():
+        try:
+            groups.append((await service.resolve(caller, task), numbers))
+        except Problem as problem:
+            note(problem, numbers)
+    request.state.tasks = len(groups)
+    service.count_texts(request, caller, sum(len(numbers) for _, numbers in groups))
+    service.counts.use({task: len(numbers) for task, numbers in groups})
+    while groups:
+        again: list[tuple[str, list[int]]] = []
+        found = await _computed(service, request, caller, groups, inputs, until, options, apart)
+        for (task, numbers), those in zip(groups, found, strict=True):
+            if not isinstance(those, Exception):
+                for i, answer in zip(numbers, those, strict=True):
+                    answers[i] = shaped(answer, options.top_k)
+            elif apart and len(numbers) > 1 and problem_of(those).status == 422:
+                again += [(task, [i]) for i in numbers]  # one of them is wrong: which?
+            else:
+                note(those, numbers)
+        groups = again
+    if problems and len(problems) == len(given):
+        raise problems[0]
+    return answers
+
+
+def everyones(problem: Problem) -> bool:
+    """Return whether an error is not about one input or its task: the caller has to come again, with all of them."""
+    return problem.status in (429, 499, 503)
+
+
+async def _computed(
+    service: Service,
+    request: Request,
+    caller: Caller,
+    groups: Sequence[tuple[str, Sequence[int]]],
+    inputs: dict[int, tuple[Any, int]],
+    until: float,
+    options: Options,
+    apart: bool,
+) -> list[Any]:
+    """Return the predictions of each group of inputs, or with `apart` its error."""
+    timeout = max(0.001, until - time.monotonic())
+    futures: list[Future[list[Any]]] = []
     try:
-        for task, numbers in by_task.items():
+        for task, numbers in groups:
+            rows, sizes = zip(*(inputs[i] for i in numbers), strict=True)
             future = await service.submit(
-                caller, meant[task], [inputs[i] for i in numbers], sum(sizes[i] for i in numbers),
-                timeout=timeout, min_score=options.min_score,
-            )  # fmt: skip
+                caller, task, list(rows), sum(sizes), timeout=timeout, min_score=options.min_score
+            )
             futures.append(future)
-        answers = await service.wait(futures, timeout, request)
+        return await service.wait(
+            futures, timeout, request, ends=lambda error: not apart or everyones(problem_of(error))
+        )
     except BaseException:
         for future in futures:
             future.cancel()
         raise
-    found_all: list[Any] = [None] * len(given)
-    for numbers, those in zip(by_task.values(), answers, strict=True):
-        for i, answer in zip(numbers, those, strict=True):
-            found_all[i] = shaped(answer, options.top_k)
-    return found_all
 
 
 def shaped(answer: Any, top_k: int | None) -> dict[str, Any]:
@@ -159,9 +220,11 @@ async def _begin(
     async def put() -> Future[list[Any]]:
         while True:
             try:
-                return await service.submit(
+                future = await service.submit(
                     caller, meant, [found], size, timeout=timeout, min_score=options.min_score
-                )  # fmt: skip
+                )
+                service.counts.use({meant: 1})
+                return future
             except QueueFull:
                 if time.monotonic() > until:
                     raise

@@ -18,11 +18,11 @@ Text = Annotated[str, Field(examples=["great phone"])]
 Texts = Annotated[list[str], Field(max_length=10_000)]
 
 
-class _Given(BaseModel):
+class Given(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class Input(_Given):
+class Input(Given):
     """One input: which fields it has depends on the task's kind."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1})
@@ -48,7 +48,7 @@ MinScore = Annotated[float, Field(ge=0, le=1, description="Abstain below this pr
 Timeout = Annotated[float, Field(ge=0.1, le=3600, description="Seconds after which the answer is of no use any more.")]
 
 
-class Options(_Given):
+class Options(Given):
     """How answers are made."""
 
     top_k: TopK | None = None
@@ -81,7 +81,7 @@ class TaskRequest(Options):
     inputs: list[AnyInput]
 
 
-class Tensor(_Given):
+class Tensor(Given):
     """A tensor of the Open Inference Protocol."""
 
     name: Literal["text", "text_pair"]
@@ -91,14 +91,14 @@ class Tensor(_Given):
     parameters: dict[str, Any] = {}
 
 
-class Wanted(_Given):
+class Wanted(Given):
     """An output that is asked for."""
 
     name: Literal["label", "score", "value", "prediction"]
     parameters: dict[str, Any] = {}
 
 
-class InferRequest(_Given):
+class InferRequest(Given):
     """A request of the Open Inference Protocol: a tensor 'text', for pairs a second one 'text_pair'."""
 
     model_config = ConfigDict(
@@ -148,6 +148,12 @@ class Error(BaseModel):
 
 class ErrorBody(BaseModel):
     error: Error
+
+
+class MixedPredictions(BaseModel):
+    """A prediction for each item, or what was wrong with it."""
+
+    predictions: list[ErrorBody | Prediction]
 
 
 class TaskSummary(BaseModel):

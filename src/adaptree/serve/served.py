@@ -32,6 +32,12 @@ class Served:
         self.reference = reference
         """Its name with its version."""
         self.kind = kinds.for_record(self.record, base.encoder)
+        config: Any = base.hooked.backbone.config
+        if self.kind.generates and getattr(config, "is_encoder_decoder", False):
+            raise CompositionError(
+                f"'{reference}' writes texts with an encoder and a decoder, which the server does not do.",
+                hint="adaptree predict",
+            )
         self.head = {name: p for name, p in composition.v.items() if name.startswith("head.")}
         self.place: Place | None = None
         self.bound: Bound | None = None
@@ -109,7 +115,7 @@ class Served:
     def run_head(self, hidden: Tensor, mask: Tensor, rows: Sequence[Encoding]) -> Out:
         """Return the head's output for last hidden states of some rows."""
         with torch.inference_mode():
-            return self.kind.run(hidden, mask, rows, self.head, self.record.pooling, self.base.embeddings)
+            return self.kind.run(hidden, mask, rows, self.head, self.record.pooling, self.base.words())
 
     def run_apart(self, read: list[Any], examples: list[Example]) -> Out:
         """Return the head's output for inputs of a task that has passes of its own."""
@@ -119,7 +125,9 @@ class Served:
         return self.bound.compute(examples)
 
     def respond(self, out: Out, examples: list[Example], read: list[Any], min_score: float | None) -> list[Any]:
-        """Return the predictions."""
+        """Return the predictions; texts are there as they were written."""
+        if self.kind.generates:
+            return list(out)
         return self.kind.respond(out, examples, read, min_score)
 
     def collected(self, outs: Sequence[Any]) -> Out:

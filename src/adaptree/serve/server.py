@@ -6,14 +6,18 @@ with BackgroundServer(engine) as server:
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import json
 import os
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import FrameType
@@ -24,8 +28,11 @@ from uvicorn.config import STARTUP_FAILURE
 
 from adaptree.errors import AdaptreeError, StoreError, UsageError
 from adaptree.serve.batcher import MAX_QUEUE
+from adaptree.serve.counts import Counts
 from adaptree.serve.engine import MEMORY, Engine
 from adaptree.serve.http import create_app
+from adaptree.serve.jobs.processes import WorkerProcesses
+from adaptree.serve.jobs.queue import Jobs
 from adaptree.serve.keys import Keys
 from adaptree.serve.limits import Limits
 from adaptree.serve.observe import Metrics, RequestLog
@@ -66,6 +73,14 @@ class ServeSettings:
     log: str = "json"
     open_metrics: bool = False
     traces: bool = False
+    jobs: bool = True
+    """Whether training jobs are accepted, where the store can have them."""
+    train_workers: int = 1
+    """Processes that this server starts to train them."""
+    results: str | None = None
+    """A folder of comparisons that the pages show."""
+    counts: str | None = None
+    """The file in which several processes count together."""
     limits: Limits = field(default_factory=Limits)
 
     def check(self, *, open_to_all: bool = False) -> Store:
@@ -171,7 +186,8 @@ def url_of(host: str, found: socket.socket) -> str:
 
 def application(settings: ServeSettings, engine: Engine, metrics: Metrics) -> FastAPI:
     """Return the application with the keys, limits and log of some settings."""
-    keys = None if settings.keys is None else Keys(Path(settings.keys))
+    counts = Counts(None if settings.counts is None else Path(settings.counts))
+    keys = None if settings.keys is None else Keys(Path(settings.keys), counts)
     return create_app(
         engine,
         keys=keys,
@@ -181,6 +197,26 @@ def application(settings: ServeSettings, engine: Engine, metrics: Metrics) -> Fa
         hosts=HOSTS if keys is None and settings.host in LOOPBACK else (),
         open_metrics=settings.open_metrics,
         traces=start_traces() if settings.traces else None,
+        jobs=settings.jobs,
+        results=None if settings.results is None else Path(settings.results),
+        counts=counts,
+    )
+
+
+def training(settings: ServeSettings, store: Store, base: str) -> WorkerProcesses | nullcontext[None]:
+    """Return what starts workers while there are jobs to train; nothing if there are none to be accepted."""
+    try:
+        jobs = Jobs(store) if settings.jobs and settings.train_workers else None
+    except UsageError:
+        jobs = None
+    if jobs is None:
+        return nullcontext()
+    jobs.on_end = RequestLog(settings.log).bill
+    options = ["--base", base, "--device", settings.device, "--log", settings.log or "none", "--quiet"]
+    options += ["--threads", str(settings.threads)] if settings.threads else []
+    places = {"ADAPTREE_STORE": settings.store, "ADAPTREE_INDEX": settings.index}  # not for all to see, as options are
+    return WorkerProcesses(
+        jobs, settings.train_workers, options, {name: place for name, place in places.items() if place}
     )
 
 
@@ -189,10 +225,27 @@ def run(settings: ServeSettings, store: Store, listening: socket.socket, announc
     if settings.workers > 1:
         _run_workers(settings, store, listening, announce)
         return
+    _share_heap()
     metrics = Metrics()
-    with settings.engine(store, metrics) as engine, _signals_are_caught():
+    with (
+        settings.engine(store, metrics) as engine,
+        _signals_are_caught(),
+        training(settings, store, engine.base.location),
+    ):
         announce()
         Server(config(application(settings, engine, metrics), settings.limits)).run([listening])
+
+
+def _share_heap() -> None:
+    """Let all threads take memory from one heap, where glibc would give each its own.
+
+    Tasks come and go in several threads, and what one frees in its heap the others do not use: memory grew by a tenth
+    in some minutes of that.
+    """
+    if os.environ.get("MALLOC_ARENA_MAX"):
+        return
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").mallopt(-8, 1)  # M_ARENA_MAX
 
 
 class _signals_are_caught:  # noqa: N801
@@ -219,11 +272,15 @@ def _run_workers(settings: ServeSettings, store: Store, listening: socket.socket
 
     base = settings.base or base_for(store)
     encoder_of(base)  # a base that is not there is said here, once, and not by each worker
-    os.environ[SETTINGS] = json.dumps(asdict(replace(settings, base=base)))
-    announce()
     app = "adaptree.serve.server:worker_application"
     workers = Multiprocess(config(app, settings.limits, workers=settings.workers, factory=True), [listening])
-    workers.run()
+    with tempfile.TemporaryDirectory(prefix="adaptree-serve-", ignore_cleanup_errors=True) as folder:
+        counts = Path(folder) / "counts.sqlite"
+        Counts(counts).close()  # it is there before the workers are, which all open it
+        os.environ[SETTINGS] = json.dumps(asdict(replace(settings, base=base, counts=str(counts))))
+        announce()
+        with training(settings, store, base):
+            workers.run()
     if any(each.exitcode == STARTUP_FAILURE for each in workers.processes):
         raise AdaptreeError("the workers could not start.", hint="Start one alone, without --workers.")
 
@@ -234,6 +291,7 @@ def worker_application() -> FastAPI:
     settings = ServeSettings(**{**said, "limits": Limits(**said["limits"])})
     metrics = Metrics()
     signal.signal(signal.SIGINT, _ignore)
+    _share_heap()
     try:
         return application(settings, settings.engine(settings.open_store(), metrics), metrics)
     except AdaptreeError as error:

@@ -56,6 +56,11 @@ class Index:
         self.store = store.encode("utf-8", "backslashreplace").decode()
         self._asked = url or os.environ.get("ADAPTREE_INDEX") or ""
 
+    @property
+    def server(self) -> str:
+        """The URL of the server that has the index, as it was given; '' for a file."""
+        return self._asked
+
     # rows
 
     def rows(self, *, text: bool = False) -> dict[Key, Row]:
@@ -146,20 +151,10 @@ class Index:
     @cached_property
     def _url(self) -> URL:
         from sqlalchemy.engine import make_url
-        from sqlalchemy.exc import ArgumentError
 
         if self._file is not None:
             return make_url("sqlite://").set(database=str(self._file))
-        try:
-            url = make_url(self._asked)
-            if url.get_backend_name() == "postgresql":
-                return url.set(drivername="postgresql+psycopg")
-        except ArgumentError:
-            pass
-        raise UsageError(  # without the address, which may have a password in it
-            "the index can only be in PostgreSQL, or in a file that adaptree chooses.",
-            hint="Give --index (or ADAPTREE_INDEX) as postgresql://USER@HOST/DATABASE, or leave it out.",
-        )
+        return server_url(self._asked)
 
     @cached_property
     def _engine(self) -> Engine:
@@ -171,8 +166,7 @@ class Index:
         try:
             return create_engine(self._url, connect_args={"connect_timeout": PATIENCE["postgresql"]}, **options)
         except ImportError:
-            what = "an index in PostgreSQL needs the package psycopg."
-            raise StoreError(what, hint="pip install 'adaptree[postgres]'") from None
+            raise needs_psycopg() from None
 
     @cached_property
     def _tables(self) -> dict[str, Table]:
@@ -259,6 +253,27 @@ class Index:
                 hint="Start or correct it (--index, ADAPTREE_INDEX), or leave it out: it is only a cache.",
             ) from error
         return bool(state == _NO_TABLE)
+
+
+def server_url(asked: str) -> URL:
+    """Return the address of a PostgreSQL server; raise UsageError if it is none."""
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        url = make_url(asked)
+        if url.get_backend_name() == "postgresql":
+            return url.set(drivername="postgresql+psycopg")
+    except ArgumentError:
+        pass
+    raise UsageError(  # without the address, which may have a password in it
+        "the index can only be in PostgreSQL, or in a file that adaptree chooses.",
+        hint="Give --index (or ADAPTREE_INDEX) as postgresql://USER@HOST/DATABASE, or leave it out.",
+    )
+
+
+def needs_psycopg() -> StoreError:
+    return StoreError("an index in PostgreSQL needs the package psycopg.", hint="pip install 'adaptree[postgres]'")
 
 
 def _values(store: str, row: Row) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from adaptree.errors import StoreError, Unreachable, UsageError
@@ -97,6 +98,23 @@ class Objects:
         """Create an object, or replace the one that is there."""
         with self._talking():
             self._put(key, data)
+
+    def put_file(self, key: str, file: Path) -> None:
+        """Create or replace an object with what a file holds, which need not fit into memory."""
+        with self._talking():
+            self._make_folder_of(key)
+            self._fs.put_file(str(file), self._path(key))
+
+    def get_file(self, key: str, file: Path) -> bool:
+        """Write an object to a file; return False if there is none."""
+        with self._talking():
+            try:
+                self._fs.get_file(self._path(key), str(file))
+                return True
+            except FileNotFoundError as error:
+                if _code(error) == "NoSuchBucket":
+                    raise
+                return False
 
     def delete(self, key: str) -> None:
         """Delete an object, if it is there."""

@@ -62,6 +62,11 @@ class RemoteStore(Store):
         """Bytes that may still be fetched before the size of the cache is looked at."""
 
     @property
+    def objects(self) -> Objects:
+        """The objects behind the URL, for what is kept there besides tasks."""
+        return self._objects
+
+    @property
     def location(self) -> str:
         """Where the store is: its URL, without a password that is in it."""
         return self._objects.shown

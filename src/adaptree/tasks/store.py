@@ -4,6 +4,7 @@
     <store>/tasks/NAME/VERSION.{removed, needed, marks, notes}, TAG.tag   small files: see `adaptree.tasks.beside`
     <store>/tmp/          tasks on their way in or out; a rename moves them whole
     <store>/runs/, bases.json   see `adaptree.tasks.runs`
+    <store>/jobs/         training jobs of a server, see `adaptree.serve.jobs`
 
 The index is in the user's cache folder or on a server, see `adaptree.tasks.index`.
 
@@ -27,7 +28,7 @@ from typing import Self
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from adaptree.errors import BadName, StoreError, TaskCorrupt, TaskNotFound, UsageError, near
+from adaptree.errors import BadName, StoreError, TaskCorrupt, TaskNotFound, UsageError, VersionTaken, near
 from adaptree.reports.text import printable
 from adaptree.tasks import beside, parts
 from adaptree.tasks import names as naming
@@ -49,6 +50,8 @@ Summaries = list[Summary]
 Rows = list[Row]
 OLD_INDEX = "index.sqlite"
 """The index of an earlier adaptree, which is not used any more."""
+JOBS = "jobs"
+"""The folder of what a server keeps of training jobs: their database, files and checkpoints."""
 
 
 class Store:
@@ -227,10 +230,15 @@ class Store:
 
     # writing
 
-    def add(self, task: Task) -> Task:
+    def next_number(self, name: str) -> int:
+        """Return the number that the next version of a task would get."""
+        return self._last_number(check_name(name)) + 1
+
+    def add(self, task: Task, *, number: int | None = None) -> Task:
         """Keep the task as a new version of its name; return it with that version.
 
-        The tasks that it needs are added too, unless they are here; a name that is taken stays with its task.
+        The tasks that it needs are added too, unless they are here; a name that is taken stays with its task. With a
+        `number` it becomes that version, or VersionTaken is raised if that number is or was another's.
         """
         name = check_name(task.record.name)
         self.check_room(name)
@@ -239,12 +247,18 @@ class Store:
         try:
             delete_stale(self._tmp)
             version = self._last_number(name) + 1
+            if number is not None:
+                if number < version:
+                    raise VersionTaken(f"there is or was a version {number} of '{name}'.")
+                version = number
             while True:
                 record = dataclasses.replace(task.record, version=version)
                 saved = Task(record, task.tensors).write(staging / str(version))
                 parts.note_needs(self, record)
                 if self._move_in(staging, name, version):
                     return Task(saved.record, saved.tensors, task.parts)
+                if number is not None:
+                    raise VersionTaken(f"there is a version {number} of '{name}'.")
                 shutil.rmtree(staging)  # another process took this number: the record must say the next
                 version = max(version, self._last_number(name)) + 1
         except OSError as error:
@@ -423,12 +437,12 @@ class Store:
             raise cannot_write(self.path, error) from error
 
     def files(self) -> Names:
-        """Return every file in the store's folder, as paths from it, without what is in `tmp`."""
+        """Return every file in the store's folder, as paths from it, without what is in `tmp` or is about jobs."""
         found: Names = []
         for folder, inside, files in os.walk(self.path):
             at = Path(folder).relative_to(self.path)
             if at == Path():
-                inside[:] = [name for name in inside if name != self._tmp.name]
+                inside[:] = [name for name in inside if name not in (self._tmp.name, JOBS)]
                 files = [name for name in files if not name.startswith(OLD_INDEX)]
             found += [(at / file).as_posix() for file in files]
         return sorted(found)

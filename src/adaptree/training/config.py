@@ -14,7 +14,8 @@ from adaptree.training.settings import Settings
 
 COMPUTING = ("device", "threads", "trust_remote_code", "allow_pickle")
 """Options of the machine and of whoever types the command, not of a file that lies in a folder."""
-NOT_OF_A_FILE = ("data", "store", "start", "resume", "joint", "temperature", "stream", "settings", *COMPUTING)
+NOT_OF_A_FILE = ("data", "store", "start", "head", "resume", "joint", "temperature", "stream", "checkpoints",
+                 "settings", *COMPUTING)  # fmt: skip
 SIZE = {"size": "int | None", "layers": "str | None"}
 """Options that become part of the method, with their types."""
 

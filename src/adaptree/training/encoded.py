@@ -47,7 +47,10 @@ class EncodedDataset:
         kept = self._kept
         missing = rows if kept is None else np.array([i for i in rows.tolist() if i not in kept], dtype=np.int64)
         inputs = self.dataset.inputs(missing) if len(missing) else []
-        fresh = self.kind.examples(self._encoder, inputs, self._max_length) if len(missing) else []
+        fresh: list[Example] = []
+        if len(missing):
+            targets = self.dataset.targets(missing) if self.kind.generates else None
+            fresh = self.kind.taught(self._encoder, inputs, targets, self._max_length)
         for i, example in zip(missing.tolist(), fresh, strict=True):
             self._truncated[i] = any(encoding.truncated for encoding in example)
         if kept is None:

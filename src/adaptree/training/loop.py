@@ -25,6 +25,7 @@ from adaptree.data.events import Listener, note, silent
 from adaptree.errors import CannotResume, Diverged, StoreError
 from adaptree.kinds import Example, Kind, Out, metrics
 from adaptree.methods import Method
+from adaptree.methods.method import digest_of
 from adaptree.models import activation_cache
 from adaptree.models.base import Base
 from adaptree.models.cache_files import NotCacheable
@@ -34,7 +35,6 @@ from adaptree.training import checkpoint
 from adaptree.training.distributed import ProcessGroup
 from adaptree.training.encoded import EncodedDataset
 from adaptree.training.estimate import Estimate, lengths, steps_of
-from adaptree.training.interrupt import ctrl_c, interruptible, shielded
 from adaptree.training.optimiser import adamw, clip, set_rate
 from adaptree.training.precision import computing_in
 from adaptree.training.result import Fit, evaluate_output
@@ -43,6 +43,7 @@ from adaptree.training.solve import MOST_BYTES, Problem, solve_head
 from adaptree.training.standalone import fit_standalone
 from adaptree.training.state import BEST, NOW, State, pack, restore_moments, weights
 from adaptree.training.warn import FELL, FIRST_STEPS, not_learned
+from adaptree.training.work.interrupt import ctrl_c, interruptible, shielded
 
 Array = np.ndarray[Any, Any]
 CHECKPOINT_SECONDS = 20.0
@@ -63,13 +64,15 @@ def fit(
     resume: bool = False,
     cover: Sequence[tuple[EncodedDataset, Array]] = (),
     start: Mapping[str, Tensor] | None = None,
+    head: Mapping[str, Tensor] | None = None,
     on_event: Listener = silent,
 ) -> Fit:
     """Train a task and return the best epoch's weights. `training` and `validation` are datasets, each with some rows.
 
     `folder` keeps checkpoints; with `resume` the run goes on from the last one, bit for bit. `cover` are further rows
     that the activation cache is to hold, so that several runs on parts of them share one. `start` are weights to begin
-    with in the place of the method's initial ones; where they have no head, it is initial.
+    with in the place of the method's initial ones; where they have no head, it is initial. `head` is one that stays as
+    it is.
     """
     if method.standalone:
         return fit_standalone(method, kind, training, validation, settings, on_event)
@@ -77,7 +80,7 @@ def fit(
 
     cover = (training, validation, *cover)
     trained_by = ContrastiveTrainer if settings.objective == CONTRASTIVE else Trainer
-    trainer = trained_by(base, method, kind, training, validation, settings, folder, cover, on_event, start)
+    trainer = trained_by(base, method, kind, training, validation, settings, folder, cover, on_event, start, head)
     if trainer.only_head and trainer.solvable:
         with ctrl_c() as pressed:
             return trainer.solve(pressed)
@@ -111,7 +114,10 @@ class Trainer:
         cover: Sequence[tuple[EncodedDataset, Array]],
         on_event: Listener,
         start: Mapping[str, Tensor] | None = None,
+        head: Mapping[str, Tensor] | None = None,
     ) -> None:
+        self.given_head = dict(head or {})
+        """A head that is not trained."""
         self.base, self.method, self.kind, self.settings = base, method.for_kind(kind.name), kind, settings
         self.device_type = torch.device(base.device).type
         self.folder, self.cover, self.on_event = folder, cover, on_event
@@ -129,10 +135,10 @@ class Trainer:
         else:
             without_dropout(self.hooked.backbone)
         first = self._initial()
-        head = {name: tensor for name, tensor in first.items() if name.startswith("head.")}
-        self.continues = start is not None and head.keys() <= start.keys()
+        own_head = {name: tensor for name, tensor in first.items() if name.startswith("head.")}
+        self.continues = start is not None and own_head.keys() <= start.keys()
         """Whether this goes on with the same task: a start without a head is another task's."""
-        self._load(first if start is None else {**head, **start})
+        self._load(first if start is None else {**own_head, **start})
         self.class_weights: Tensor | None = None
         if settings.class_weights:
             self.class_weights = kind.class_weights(self.source.targets(self.train_rows)).to(base.device)
@@ -152,7 +158,8 @@ class Trainer:
         self.identity = hashlib.sha256(
             repr(
                 (same, repr(method), base.fingerprint, kind, self.source.digest,
-                 self.validation.digest, self.train_rows.tobytes(), self.validation_rows.tobytes())
+                 self.validation.digest, self.train_rows.tobytes(), self.validation_rows.tobytes(),
+                 *([digest_of([(method, head)])] if head else []))
             ).encode()
         ).hexdigest()  # fmt: skip
 
@@ -160,14 +167,15 @@ class Trainer:
         """Return the initial weights, a function of the seed."""
         generator = torch.Generator().manual_seed(self.settings.seed)
         v = self.method.init(self.hooked.sites, self.base.hooked.backbone, generator)
-        return v | self.kind.init(self.base.width, generator) | self.base.head_for(self.kind)
+        own = self.kind.init(self.base.width, generator) | self.base.head_for(self.kind)
+        return v | own | self.given_head
 
     def _load(self, v: Mapping[str, Tensor]) -> None:
         """Train these weights from here on, but for whole numbers, such as positions, and what the method freezes."""
         self.v: dict[str, Tensor] = {}
         for name, tensor in sorted(v.items()):  # a checkpoint's order: the gradient's norm is summed in it
             here = tensor.detach().to(self.base.device, copy=True)
-            trained = here.is_floating_point() and not self.method.freezes(name)
+            trained = here.is_floating_point() and name not in self.given_head and not self.method.freezes(name)
             self.v[name] = nn.Parameter(here) if trained else here
         self.trained = {name: p for name, p in self.v.items() if p.requires_grad}
         self.best_v = {name: p.detach().clone() for name, p in self.v.items()}
@@ -198,7 +206,7 @@ class Trainer:
     @property
     def solvable(self) -> bool:
         """Whether the head can be solved: it is linear, and what it reads for all training rows fits in memory."""
-        if not self.kind.linear_head or self.kind.resamples or self.group.size > 1:
+        if not self.kind.linear_head or self.kind.resamples or self.group.size > 1 or self.given_head:
             return False
         if len(self.source) > EncodedDataset.KEEP:
             return False

@@ -98,14 +98,14 @@ class MultiTaskKind(Kind):
         return replace(self, kinds=tuple(kind.with_state(chosen) for kind, chosen in kinds))
 
     def run(
-        self, hidden: Tensor, mask: Tensor, rows: Sequence[Encoding], v: Params, pooling: str, embeddings: Tensor
+        self, hidden: Tensor, mask: Tensor, rows: Sequence[Encoding], v: Params, pooling: str, words: Tensor
     ) -> list[Tensor]:
         found: dict[int, Tensor] = {}
         for group in _groups([[row] for row in rows]):
             here = torch.from_numpy(group.places).to(hidden.device)
             own = [example[0] for example in group.examples]
             head = head_of(v, group.task)
-            out = self.kinds[group.task].run(hidden[here], mask[here], own, head, pooling, embeddings)
+            out = self.kinds[group.task].run(hidden[here], mask[here], own, head, pooling, words)
             found |= zip(group.rows, out, strict=True)
         return [found[i] for i in range(len(rows))]
 

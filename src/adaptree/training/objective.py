@@ -43,6 +43,8 @@ def _refused(run: Run, settings: Settings, method: Method, dataset: Dataset) -> 
     """Return why contrastive training cannot be, or ''."""
     if not kinds.get(dataset.kind).contrasts:
         return f"it contrasts whole texts by their labels, and kind {dataset.kind} has none such"
+    if settings.as_text:
+        return "labels are read as text, and not from a vector"
     if settings.windows:
         return "it gives each text one vector, and --windows gives several"
     if method.standalone or method.name == "head":

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from adaptree.data.dataset import MERGED
 from adaptree.kinds import Kind
-from adaptree.kinds.findings import examine
+from adaptree.kinds.findings import cut, examine
 from adaptree.models.base import Base
 from adaptree.models.bound import Bound
 from adaptree.models.evaluate import CHUNK, Decoded, Part, decode, score
@@ -32,6 +32,8 @@ PROBES = 4
 """Training inputs in a task's probe."""
 INSPECTED = 50_000
 """Inputs whose predictions are analysed for the card at most; the scores are of all inputs."""
+WRITTEN, WRITTEN_TOKENS, SHOWN = 100, 64, 3
+"""Of how many inputs a task that writes texts shows some on its card, with so many tokens at most."""
 
 
 def make_task(
@@ -43,10 +45,14 @@ def make_task(
     extra: dict[str, Any],
     with_baselines: bool,
     warnings: Sequence[str] = (),
+    own_head: bool = True,
 ) -> Task:
-    """Return the task of a run, scored on its validation rows and, where there are some, its test rows."""
+    """Return the task of a run, scored on its validation rows and, where there are some, its test rows.
+
+    With `own_head` its head was trained, and counts as such.
+    """
     parts, dataset, settings = data.parts, data.dataset, plan.settings
-    counts = _price(plan, fit)
+    counts = _price(plan, fit, own_head)
     record = Record(
         name=data.name,
         kind=dataset.kind,
@@ -120,10 +126,11 @@ def probe_of(bound: Bound, inputs: list[Any]) -> tuple[dict[str, Any], dict[str,
     return probe, {"probe.logits": bound.logits(inputs)}
 
 
-def _price(plan: Resolved, fit: Fit) -> dict[str, int]:
+def _price(plan: Resolved, fit: Fit, own_head: bool) -> dict[str, int]:
     """Return how many parameters the adapters, norms and head have, and the base."""
     sites, backbone = plan.base.hooked.sites, plan.base.hooked.backbone
-    head = sum(t.numel() for key, t in fit.v.items() if key.startswith("head.") and not plan.trained.freezes(key))
+    heads = {key: t for key, t in fit.v.items() if key.startswith("head.")} if own_head else {}
+    head = sum(t.numel() for key, t in heads.items() if not plan.trained.freezes(key))
     counts = plan.trained.count(sites, backbone)
     if plan.trained.standalone:
         counts["adapters"] = sum(t.numel() for t in fit.v.values() if t.is_floating_point()) - head
@@ -151,7 +158,23 @@ def _inspect(bound: Bound, part: Part, decoded: Decoded) -> dict[str, Any]:
     """Return what the card says of a task's answers beside their scores."""
     targets = part.dataset.targets(part.rows[:INSPECTED])
     inputs = _Inputs(part, INSPECTED)
-    return examine(bound.kind, inputs, targets, decoded.out, decoded.examples, decoded.answers[:INSPECTED])
+    found = examine(bound.kind, inputs, targets, decoded.out, decoded.examples, decoded.answers[:INSPECTED])
+    return {**found, "written": _written(bound, part)} if bound.kind.generates else found
+
+
+def _written(bound: Bound, part: Part) -> list[dict[str, str]]:
+    """Return what a task writes for a few prompts that leave room, beside a reference of each."""
+    chosen: dict[str, tuple[Any, str]] = {}
+    for given, target in zip(_Inputs(part, WRITTEN), part.dataset.targets(part.rows[:WRITTEN]), strict=True):
+        ((row,),) = bound.read([given])
+        if len(row.ids) + WRITTEN_TOKENS <= bound.base.limit:
+            chosen.setdefault(part.dataset.form.key(given), (given, target))
+    some = list(chosen.values())[:SHOWN]
+    said = bound.write([given for given, _ in some], max_new_tokens=WRITTEN_TOKENS) if some else []
+    return [
+        {"prompt": cut(bound.kind.show(given, "")[0][-1]), "reference": cut(target), "text": cut(each.text)}
+        for (given, target), each in zip(some, said, strict=True)
+    ]
 
 
 class _Inputs(Sequence[Any]):

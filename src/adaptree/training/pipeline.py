@@ -8,7 +8,7 @@ package   score the weights and make tasks of them, kept in the store
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,9 +21,11 @@ from adaptree.data.check import send_notes
 from adaptree.data.dataset import Dataset
 from adaptree.data.events import Event, Listener, note, silent
 from adaptree.data.parts import own_parts
-from adaptree.data.split import split, split_again
+from adaptree.data.read import rows as read_rows
+from adaptree.data.split import split, split_again, split_by_column
 from adaptree.data.stem import stem
 from adaptree.errors import DataError, TrainingError, UsageError, near
+from adaptree.kinds import as_text
 from adaptree.kinds.reading import open_data
 from adaptree.methods import Method, parse
 from adaptree.models.evaluate import Part, result, whole
@@ -32,11 +34,11 @@ from adaptree.tasks.names import check_name
 from adaptree.tasks.record import SAW, STREAM
 from adaptree.tasks.runs import remember
 from adaptree.training import distributed
-from adaptree.training.interrupt import ctrl_c, shielded
 from adaptree.training.objective import choose
 from adaptree.training.parents import Parents, find_parents
 from adaptree.training.run import Run, Source, checkpoint_folder
 from adaptree.training.settings import CONTRASTIVE, Settings
+from adaptree.training.work.interrupt import ctrl_c, shielded
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,6 +56,8 @@ if TYPE_CHECKING:
     """A dataset and some of its rows."""
 
 Array = np.ndarray[Any, Any]
+KIND_OPTIONS = ("windows", "whole_words", "as_text", "template", "cut")
+"""Settings that are fields of some kinds."""
 ALL_ROWS = "all"
 """The folder, in a run's, of the checkpoint of its training on all rows."""
 REFITTED = "refitted"
@@ -150,7 +154,7 @@ def load(run: Run, on_event: Listener = silent) -> Loaded:
     if store is not None:
         for name in sources:
             store.check_room(name)
-    elif run.resume:
+    elif run.resume and run.checkpoints is None:
         raise UsageError("only a run in a store can be resumed.", hint="Pass the store that it was started with.")
     method, parents = find_parents(run.method, run.on, store)
     if run.joint:
@@ -165,6 +169,8 @@ def _read(run: Run, source: Any, method: Method, on_event: Listener) -> dict[str
         source, validation, test = own_parts(source, on_event=on_event, use=("train",))[0], None, None
     else:
         source, validation, test = own_parts(source, run.validation, run.test, on_event)
+    if run.split is not None and isinstance(source, Iterator):
+        source = list(source)  # it is read twice
     dataset = open_data(
         source,
         text=run.text,
@@ -175,6 +181,7 @@ def _read(run: Run, source: Any, method: Method, on_event: Listener) -> dict[str
         no_header=run.no_header,
         merge_labels=run.merge_labels,
         weight=run.weight,
+        aside=run.split,
         on_event=on_event,
     )
     _check_data(run, dataset, method)
@@ -194,7 +201,11 @@ def _read(run: Run, source: Any, method: Method, on_event: Listener) -> dict[str
     parts = {part: whole(other) for part, other in others.items()}
     if "validation" in parts:
         return {"train": whole(dataset), **parts}
-    rows, held = split(dataset, seed=run.settings.seed)
+    if run.split is not None:
+        again = read_rows(source, encoding=run.encoding, no_header=run.no_header)
+        rows, held = split_by_column(dataset, (row for _, row in again), run.split)
+    else:
+        rows, held = split(dataset, seed=run.settings.seed)
     return {"train": Part(dataset, rows), "validation": Part(dataset, held), **parts}
 
 
@@ -205,7 +216,8 @@ def resolve(run: Run, loaded: Loaded, on_event: Listener = silent) -> Resolved:
     from adaptree.training.multitask import MEAN
 
     trust = {"trust_remote_code": run.trust_remote_code, "allow_pickle": run.allow_pickle}
-    base = base_of(run.base, run.device, run.threads, **trust)
+    writes = kinds.writes(loaded.tasks[0].dataset.kind)
+    base = base_of(run.base, run.device, run.threads, writes=writes, **trust)
     method, settings, parents = loaded.method, run.settings, loaded.parents
     parents.check_base(base)
     if run.fast:
@@ -228,7 +240,7 @@ def resolve(run: Run, loaded: Loaded, on_event: Listener = silent) -> Resolved:
     )
     kind, encoded, training, validation = _encode(run, loaded, base, settings, metric)
     if run.descriptions is not None:
-        described = training[0].described(_descriptions(run, loaded, settings))
+        described = training[0].described(descriptions_of(run, loaded, settings))
         same = training[0] is validation[0]
         training = described, np.concatenate([training[1], described.more])
         validation = (described, validation[1]) if same else validation
@@ -258,7 +270,8 @@ def _encode(
     each: list[Kind] = []
     encoded: list[list[EncodedDataset]] = []
     for task in loaded.tasks:
-        rows, options = task.parts["train"].rows, {"windows": settings.windows, "whole_words": settings.whole_words}
+        rows = task.parts["train"].rows
+        options = {name: getattr(settings, name) for name in KIND_OPTIONS}
         kind = kinds.for_data(task.dataset, rows, base.encoder, **options)
         held = task.parts["validation"].dataset
         datasets = [task.dataset] if held is task.dataset else [task.dataset, held]
@@ -272,7 +285,7 @@ def _encode(
     return joint, encoded, (together, together.rows(training)), (together, together.rows(validation))
 
 
-def _descriptions(run: Run, loaded: Loaded, settings: Settings) -> dict[str, str]:
+def descriptions_of(run: Run, loaded: Loaded, settings: Settings) -> dict[str, str]:
     """Return the descriptions of labels to learn from; raise UsageError where they are of no use."""
     from adaptree.models.zero_shot import read_labels
 
@@ -319,7 +332,7 @@ def fit(run: Run, loaded: Loaded, plan: Resolved, on_event: Listener = silent) -
         plan, trials = _search(run, plan, halves, folder, on_event)
     fitted = loop.fit(
         plan.base, plan.trained, plan.kind, plan.training, plan.validation, plan.settings,
-        folder=folder, resume=resume, start=_start_weights(run, plan), on_event=on_event,
+        folder=folder, resume=resume, start=_start_weights(run, plan), head=_head_weights(run, plan), on_event=on_event,
     )  # fmt: skip
     if fitted.finished and fitted.chose_nothing and plan.holds_out:
         fitted = _refit(run, plan, fitted, folder, on_event)
@@ -369,6 +382,20 @@ def _start_weights(run: Run, plan: Resolved) -> dict[str, Tensor] | None:
     return {name: tensor for name, tensor in run.start.weights.items() if not name.startswith("head.")}
 
 
+def _head_weights(run: Run, plan: Resolved) -> dict[str, Tensor]:
+    """Return the head that a run takes from another task; raise UsageError if that is not of its kind."""
+    if run.head is None:
+        return {}
+    record = run.head.record
+    if record.kind != plan.kind.name:
+        raise UsageError(
+            f"'{record.name}' is of kind {record.kind}: its head is not one for kind {plan.kind.name}.",
+            hint=f"Take the head of a task of kind {plan.kind.name}.",
+        )
+    plan.base.check(run.head)
+    return {name: tensor for name, tensor in run.head.weights.items() if name.startswith("head.")}
+
+
 def _refit(run: Run, plan: Resolved, scored: Fit, folder: Path | None, on_event: Listener) -> Fit:
     """Train on for a while, or solve the head again, with the held-out rows too; keep the scores of the first training.
 
@@ -394,7 +421,9 @@ def _refit(run: Run, plan: Resolved, scored: Fit, folder: Path | None, on_event:
 
 
 def _folder(run: Run, loaded: Loaded) -> Path | None:
-    """Return where the run keeps its checkpoint, if it has a store."""
+    """Return where the run keeps its checkpoint, if it has a store or a folder for it."""
+    if run.checkpoints is not None:
+        return run.checkpoints
     return None if loaded.store is None else checkpoint_folder(loaded.store, run.name, run.joint)
 
 
@@ -450,7 +479,7 @@ def package(run: Run, loaded: Loaded, fitted: Fitted, on_event: Listener = silen
     if run.stream:
         more[STREAM] = run.stream
     if run.descriptions is not None:
-        more["descriptions"] = _descriptions(run, loaded, plan.settings)
+        more["descriptions"] = descriptions_of(run, loaded, plan.settings)
     if run.joint:
         seen = {task.dataset.digest: task.name for task in loaded.tasks}
         more[JOINT] = {"tasks": [task.name for task in loaded.tasks], "temperature": run.temperature}
@@ -464,15 +493,18 @@ def package(run: Run, loaded: Loaded, fitted: Fitted, on_event: Listener = silen
             mine = replace(plan, settings=replace(plan.settings, metric=plan.kind.judged[i]))
         extra = own.kind.extra() | plan.parents.extra | more
         wanted = run.baselines and leads
-        task = make_task(data, mine, own, truncated=truncated[i], extra=extra, with_baselines=wanted, warnings=warnings)
+        task = make_task(
+            data, mine, own, truncated=truncated[i], extra=extra, with_baselines=wanted, warnings=warnings,
+            own_head=run.head is None,
+        )  # fmt: skip
         tasks.append(task)
         _note_rescored(task, on_event)
     if loaded.store is not None and leads:
         with shielded():
             tasks = [loaded.store.add(task) for task in tasks]
             remember(loaded.store, plan.base)
-            if fitted.fit.finished:
-                checkpoint.remove(checkpoint_folder(loaded.store, run.name, run.joint))
+            if fitted.fit.finished and (folder := _folder(run, loaded)) is not None:
+                checkpoint.remove(folder)
     return tasks
 
 
@@ -519,14 +551,21 @@ def _note_joint(run: Run, loaded: Loaded, on_event: Listener) -> None:
 def _check_data(run: Run, dataset: Dataset, method: Method) -> None:
     """Raise UsageError if the data does not suit the method, the metric or the settings of a run."""
     settings, kind = run.settings, kinds.get(dataset.kind)
-    chosen = {name: getattr(settings, name) for name in ("windows", "whole_words", "class_weights", "pooling")}
+    chosen = {name: getattr(settings, name) for name in (*KIND_OPTIONS, "class_weights", "pooling")}
     kinds.check_options(kind, chosen)
+    if settings.as_text:
+        as_text.check_settings(settings, method, run.joint)
     if settings.windows and not kinds.can_window(dataset):
         raise UsageError("windows are for single texts, and this file has pairs.", hint="Leave out --windows.")
     if method.standalone and (not kind.linear_outside or settings.windows):
         raise UsageError(
             f"{method.name} is for one label or one number a text, read at once.",
             hint="Choose another: --method houlsby",
+        )
+    if kind.generates and method.name == "head":
+        raise UsageError(
+            "a task that writes texts has no head to train: the output layer is the base's own.",
+            hint="Choose another method: --method lora",
         )
     if method.standalone and run.weight is not None:
         raise UsageError(f"{method.name} weighs every row the same.", hint="Leave out --weight, or --method houlsby.")

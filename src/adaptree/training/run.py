@@ -34,13 +34,15 @@ class Run:
     name: str = "task"
     """The task's name. With --joint each file becomes a task NAME/FILE."""
     base: Base | str | Path = "minilm"
-    """The frozen model: minilm (embedded), mpnet, a folder, or a name on the Hugging Face hub."""
+    """The frozen model: a name of `adaptree bases`, a folder, a .gguf file, or a name on the Hugging Face hub."""
     method: Method | str | Expression = "houlsby"
     """What is trained: houlsby, houlsby:64, in full houlsby(size=64, …), or fuse(a, b) of other tasks."""
     on: str | Expression | None = None
     """Train on top of this task or composition, which stays frozen."""
     start: Task | None = None
     """A task of the same method and base, whose weights are trained on in the place of fresh ones; its head is not."""
+    head: Task | None = None
+    """A task of the same kind and base, whose head is taken as it is, and stays so: what is trained fits to it."""
     kind: str | None = None
     """Kind of task: classify or regress (with one target or several), tag, answer, choose or mlm. Default: guessed."""
     text: str | None = None
@@ -57,6 +59,8 @@ class Run:
     """Column with each row's weight in the training loss; rows of weight 0 are left out."""
     validation: Source | None = None
     """Validation file. Default: a fifth of the data."""
+    split: str | None = None
+    """Column that says for each row whether it is held out: train or validation. Default: a fifth is held out."""
     test: Source | None = None
     """Test file, scored once at the end."""
     encoding: str = "utf-8"
@@ -84,6 +88,8 @@ class Run:
     stream: str = ""
     """In a stream of files, the digest of this file and its settings, which the task's record keeps. If such a run is
     stopped, its checkpoint is kept, but no task is made of the best epoch so far."""
+    checkpoints: Path | None = None
+    """Folder of this run's checkpoint. Default: in the store, by the task's name."""
     trust_remote_code: bool = False
     """Run code that comes with a base from the hub."""
     allow_pickle: bool = False
@@ -95,6 +101,11 @@ class Run:
         check_number("threads", self.threads, whole=True, least=1)
         if self.search is not None and self.search < 1:
             raise UsageError(f"a search needs at least one trial, not {self.search}.", hint="--search 10")
+        if self.split is not None and (self.validation is not None or self.joint):
+            raise UsageError(
+                "--split says which rows of one file are held out.",
+                hint="Leave out --validation and --joint, or --split.",
+            )
         if self.temperature != 1 and not self.joint:
             raise UsageError("the temperature is for training several tasks at once.", hint="Add --joint.")
         if self.start is not None and (self.joint or self.search is not None or self.resume or self.on is not None):
@@ -102,6 +113,8 @@ class Run:
                 "a run that starts from another task is of one task, alone and in one go.",
                 hint="Leave out joint, search, resume and on.",
             )
+        if self.head is not None and (self.joint or self.search is not None):
+            raise UsageError("a head is taken for one task, without a search.", hint="Leave out joint and search.")
         number = isinstance(self.temperature, int | float) and not isinstance(self.temperature, bool)
         if not number or not self.temperature >= 1:  # infinity is fine: every file counts the same
             raise UsageError(

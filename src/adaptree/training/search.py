@@ -24,9 +24,9 @@ from adaptree.methods import Method, parse
 from adaptree.tasks.runs import search_header
 from adaptree.training import checkpoint
 from adaptree.training.distributed import ProcessGroup
-from adaptree.training.interrupt import ctrl_c
 from adaptree.training.result import Fit
 from adaptree.training.settings import Settings
+from adaptree.training.work.interrupt import ctrl_c
 
 RunTrial = Callable[[Method, Settings, Listener], Fit]
 SIZES = (8, 16, 32, 64, 128, 256)

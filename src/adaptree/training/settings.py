@@ -62,6 +62,14 @@ class Settings:
     """Read longer texts whole, in windows whose predictions are averaged, instead of truncating them."""
     whole_words: bool = False
     """For kind mlm: mask all pieces of a word together."""
+    as_text: bool = False
+    """For kind classify on a language model: read each label as text after the input, and choose the likeliest.
+    Default: a head reads the state of the last token."""
+    template: str | None = None
+    """For kind generate and --as-text: what an input is put into, {input} in its place; chat is the base's own of
+    chats. Default: that, if the base has one; for --as-text, the text Label: in the line after the input."""
+    cut: str | None = None
+    """For kind generate: the end at which a prompt that is too long is cut, left or right. Default: left."""
     class_weights: bool = False
     """Weight the loss so that every label counts the same, however rare."""
     dropout: bool | None = None

@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -30,21 +31,21 @@ from adaptree.tasks.record import RECORD, TENSORS, read_record
 from adaptree.tasks.runs import SET_ASIDE
 from adaptree.training.config import COMPUTING, with_size
 from adaptree.training.entries import OTHER_PARTS, Entry, Signature, digest, find_entries, signature
-from adaptree.training.interrupt import ctrl_c, pressed_twice
-from adaptree.training.run import Run
-from adaptree.training.workers import (
+from adaptree.training.file_trainer import (
     FAILED,
     STOPPED,
     TRAINED,
     UNCHANGED,
-    Executor,
-    InThisProcess,
-    LocalProcesses,
-    Outcome,
+    Trained,
     Work,
     streams_folder,
+    train_file,
     version_of,
 )
+from adaptree.training.file_trainer import Place as Workplace
+from adaptree.training.run import Run
+from adaptree.training.work import Call, Executor, Outcome, executor_for
+from adaptree.training.work.interrupt import ctrl_c, pressed_twice
 
 if TYPE_CHECKING:
     from adaptree.tasks.record import Record
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 WAITING, TRAINING = "waiting", "training"
 LOOK = 1.0
 """Seconds from one look at the folder to the next."""
-NOT_COMMON = ("name", "store", "start", "resume", "joint", "temperature", "stream", *OTHER_PARTS)
+NOT_COMMON = ("name", "store", "start", "resume", "joint", "temperature", "stream", "checkpoints", *OTHER_PARTS)
 """Options of `train` that are not for all files of a stream."""
 Place = tuple[Path, str]
 """A file and its task."""
@@ -124,6 +125,7 @@ def stream(
     store: Store | str | Path | None = None,
     watch: bool = False,
     jobs: int = 1,
+    cluster: str | None = None,
     namespace: str | None = None,
     retry: bool = False,
     on_event: Listener = silent,
@@ -132,17 +134,15 @@ def stream(
     """Train a task on each file of a folder, or of a list of files, one after another and each alone.
 
     Files that the store has tasks of are not trained on again; one whose content or settings changed becomes the next
-    version. With `watch` it goes on with files that arrive, until Ctrl-C. `jobs` processes work at a time. Tasks are
-    called NAMESPACE/FILE where there is a `namespace`. With `retry`, files that failed are tried again though they have
-    not changed. `options` are those of `train`, in common; a toml beside a file has its own.
+    version. With `watch` it goes on with files that arrive, until Ctrl-C. `jobs` processes work at a time, or the
+    machines of a `cluster` ("ray", or its address), which must all reach the store. Tasks are called NAMESPACE/FILE
+    where there is a `namespace`. With `retry`, files that failed are tried again though they have not changed.
+    `options` are those of `train`, in common; a toml beside a file has its own.
     """
     from adaptree.models.embedded import locate
     from adaptree.tasks.store import Store
 
-    if store is None or isinstance(store, str | Path):
-        where, address = Store(store), store
-    else:
-        where, address = store, str(getattr(store, "location", store.path))
+    where = Store(store) if store is None or isinstance(store, str | Path) else store
     folder = Path(source)
     _check(folder, where, jobs, namespace, options)
     base = options.get("base", "minilm")
@@ -157,12 +157,24 @@ def stream(
     except OSError as error:
         raise cannot_write(where.path, error) from error
     running = _Stream(folder, where, namespace, options, on_event, watch=watch, retry=retry)
-    if jobs == 1:
-        executor: Executor = InThisProcess(running.hear, where, None if isinstance(base, str | Path) else base)
-    else:
-        executor = LocalProcesses(running.hear, address, jobs)
-    with contextlib.closing(executor):
+    with contextlib.closing(executor_for(cluster, jobs, running.hear)) as executor, _known(where, executor) as mark:
+        loaded = base if executor.here and not isinstance(base, str | Path) else None
+        running.place = Workplace(where if executor.here else where.location, jobs, mark, loaded)
         return running.run(executor, jobs)
+
+
+@contextlib.contextmanager
+def _known(store: Store, executor: Executor) -> Iterator[str]:
+    """Yield the name of a file in a store's folder by which other machines know it; '' if they need not know it."""
+    if not executor.sends_files or store.location != str(store.path):
+        yield ""
+        return
+    mark = streams_folder(store) / f"known-{uuid.uuid4().hex}"
+    mark.touch()
+    try:
+        yield mark.name
+    finally:
+        mark.unlink(missing_ok=True)
 
 
 def _check(source: Path, store: Store, jobs: int, namespace: str | None, options: Mapping[str, Any]) -> None:
@@ -205,6 +217,7 @@ class _Stream:
     ) -> None:  # fmt: skip
         self.source, self.store, self.namespace, self.options = source, store, namespace, options
         self.on_event, self.watch = on_event, watch
+        self.place = Workplace(store)
         self.rows: dict[Place, FileRow] = {}
         self.under_way: dict[str, tuple[Place, Work]] = {}
         """By task."""
@@ -325,7 +338,16 @@ class _Stream:
                     self.kept = dict(_records_of(self.store))
                 self.under_way[work.task] = place, work
                 self._show(place, row)
-                executor.submit(work)
+                executor.submit(self._call(work, executor))
+
+    def _call(self, work: Work, executor: Executor) -> Call:
+        """Return the call that trains on a file; other machines get copies of the file and its parts."""
+        cores = int(work.options.get("threads") or 1)
+        if executor.sends_files:
+            parts = {part: Path(work.options[part]) for part in OTHER_PARTS if part in work.options}
+            options = {**work.options, **parts, "threads": cores}
+            work = replace(work, options=options, content=digest(work.data))
+        return Call(work.task, train_file, (self.place, work), cores)
 
     def _work(self, entry: Entry, seen: Signature) -> Work:
         """Return what is to be done for an entry, with the digest of its files and settings."""
@@ -341,8 +363,7 @@ class _Stream:
         }
         asked |= {part: digest(Path(options[part])) for part in OTHER_PARTS if part in options}
         key = hashlib.sha256(json.dumps([digest(entry.path), asked], sort_keys=True).encode()).hexdigest()
-        files = tuple(map(str, entry.paths))
-        return Work(entry.task, str(entry.path), options, key, files, seen)
+        return Work(entry.task, entry.path, options, key, tuple(entry.paths), seen)
 
     def _note_older(self, task: str, version: int) -> None:
         """Say so if a file has a task, but not as its newest version: it has been as it was before."""
@@ -377,21 +398,25 @@ class _Stream:
 
     def _end(self, outcome: Outcome) -> None:
         """Show how a piece of work has ended, and remember it if that was badly."""
-        place, work = self.under_way.pop(outcome.task)
-        row = FileRow(file=place[0].name, task=outcome.task)
-        self.base_is_intact &= outcome.base_is_intact
-        began = self._begun.pop(outcome.task, None)
-        if outcome.state in (TRAINED, UNCHANGED):
+        place, work = self.under_way.pop(outcome.key)
+        row = FileRow(file=place[0].name, task=work.task)
+        began = self._begun.pop(work.task, None)
+        if outcome.stopped or outcome.error:
+            ended = Trained(STOPPED if outcome.stopped else FAILED, why=outcome.error)
+        else:
+            ended = outcome.value
+        self.base_is_intact &= ended.base_is_intact
+        if ended.state in (TRAINED, UNCHANGED):
             if began is not None:
                 self._spent += time.monotonic() - began
                 self._spent_on += self.sizes[place]
-            row = self._filled(row, outcome.state, outcome.version)
+            row = self._filled(row, ended.state, ended.version)
         else:
-            row = replace(row, state=outcome.state, why=outcome.why)
-            if outcome.lasting:
-                self.set_aside[work.task, work.key] = outcome.why
-                _write_set_aside(self.store, work, outcome.why)
-        self._show(place, row, trace=outcome.trace)
+            row = replace(row, state=ended.state, why=ended.why)
+            if ended.lasting:
+                self.set_aside[work.task, work.key] = ended.why
+                _write_set_aside(self.store, work, ended.why)
+        self._show(place, row, trace=outcome.trace or ended.trace)
 
     def _filled(self, row: FileRow, state: str, version: int) -> FileRow:
         """Return a file's row with what the record of its task says."""
@@ -489,7 +514,7 @@ def _read_set_aside(store: Store) -> dict[tuple[str, str], str]:
 
 def _write_set_aside(store: Store, work: Work, why: str) -> None:
     """Remember that a file failed; where that cannot be written, it is only tried again."""
-    line = json.dumps({"task": work.task, "key": work.key, "why": why, "file": work.data})
+    line = json.dumps({"task": work.task, "key": work.key, "why": why, "file": str(work.data)})
     with contextlib.suppress(OSError), (streams_folder(store) / SET_ASIDE).open("a") as file:
         file.write(f"{beside.seal(line)}\n")
         file.flush()

@@ -64,6 +64,8 @@ def compare(
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
     retry: bool = False,
+    jobs: int = 1,
+    cluster: str | None = None,
     title: str | None = None,
     command: str = "",
     on_event: Listener = silent,
@@ -71,8 +73,8 @@ def compare(
     """Train every method with every seed on the same rows, choose on validation, then score the chosen on `test`.
 
     A method may be spelled with ` --fast` after it. Several values of `lr` and `epochs` are tried for each method.
-    Cells that are finished in `out` are not run again; those that failed are, with `retry`. Return what
-    `out/results.json` holds.
+    Cells that are finished in `out` are not run again; those that failed are, with `retry`. `jobs` cells run at a time,
+    or as many as a `cluster` has cores for ("ray", or its address). Return what `out/results.json` holds.
     """
     spellings = list(dict.fromkeys(cells.full_spelling(method) for method in methods))
     if not spellings:
@@ -103,7 +105,7 @@ def compare(
     train = parts.train
     judged_kind = kinds.get(train.kind)
     judge = judged_kind.check_metric(metric or judged_kind.metrics[0], train.labels)
-    trust = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
+    trust = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle, "writes": judged_kind.generates}
     model = base_of(base, device, threads, **trust)
     wanted = [
         {
@@ -117,8 +119,10 @@ def compare(
         for method in spellings
         for settings in ([Settings(seed=numbers[0], metric=metric)] if cells.method_of(method)[0].standalone else grid)
     ]
-    place = {"files": parts.files, "columns": parts.columns, "base": model.location, "trust": trust}
-    done = cells.run_all(wanted, place, folder, test is not None, retry, on_event)
+    files = {part: Path(file) for part, file in parts.files.items()}
+    where = Path(model.location) if Path(model.location).is_dir() else model.location
+    place = {"files": files, "columns": parts.columns, "base": where, "trust": trust}
+    done = cells.run_all(wanted, place, folder, test is not None, retry, on_event, jobs=jobs, cluster=cluster)
     choices = choose.choose(done, judge)
     write(folder / "choices.json", {"metric": judge, "part": "validation", "choices": choices})
     baselines = {"validation": splits.baseline_scores(parts, parts.validation, folder / "data", model.encoder)}

@@ -12,10 +12,11 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adaptree.analysis.compare.files import digest, read, write
 from adaptree.data.events import Event, Listener, note
@@ -24,7 +25,15 @@ from adaptree.methods import Method, parse
 from adaptree.models.opening import base_of
 from adaptree.reports.json_text import json_text
 from adaptree.training.run import Run
+from adaptree.training.work import Call, Outcome, executor_for
+from adaptree.training.work.interrupt import ctrl_c
 
+if TYPE_CHECKING:
+    from adaptree.tasks.store import Store
+    from adaptree.tasks.task import Task
+
+LOOK = 0.2
+"""Seconds from one look at running cells to the next."""
 Cell = dict[str, Any]
 
 
@@ -35,6 +44,9 @@ def run_all(
     need_task: bool,
     retry: bool,
     on_event: Listener,
+    *,
+    jobs: int = 1,
+    cluster: str | None = None,
 ) -> list[Cell]:
     """Run the cells that are not done yet; return the files of all of them, done or failed.
 
@@ -51,21 +63,77 @@ def run_all(
             return need_task and path.stem not in store
         return state != "failed" or retry
 
-    todo = [(path, cell) for path, cell in zip(paths, cells, strict=True) if is_open(path)]
+    todo = {path.stem: (path, cell) for path, cell in zip(paths, cells, strict=True) if is_open(path)}
     if len(todo) < len(cells):
         note(on_event, f"{len(cells) - len(todo)} of {len(cells)} cells are finished already.")
+    if todo:
+        _run_open(todo, place, store, on_event, jobs, cluster)
+    return [read(path) for path in paths]
+
+
+def _run_open(
+    todo: Mapping[str, tuple[Path, Cell]],
+    place: Mapping[str, Any],
+    store: Store,
+    on_event: Listener,
+    jobs: int,
+    cluster: str | None,
+) -> None:
+    """Run cells, by the digest of their specification; raise KeyboardInterrupt after Ctrl-C."""
+    began: dict[str, float] = {}
     took: list[tuple[str, float]] = []
-    for number, (path, cell) in enumerate(todo, 1):
-        rest = [later["method"] for _, later in todo[number - 1 :]]
-        on_event({"event": "cell", "number": number, "cells": len(todo), "left": _left(took, rest), **_setting(cell)})
-        began = time.monotonic()
-        write(path, {"state": "asked", "asked": cell, "place": {**place, "store": str(store.path.resolve())}})
+    left = dict(todo)
+
+    def hear(key: str, event: Event) -> None:
+        rest = [cell["method"] for _, cell in left.values()]
+        began[key] = time.monotonic()
+        number = len(began)
+        on_event(
+            {"event": "cell", "number": number, "cells": len(todo), "left": _left(took, rest), **_setting(todo[key][1])}
+        )
+
+    with contextlib.closing(executor_for(cluster, jobs, hear)) as executor, ctrl_c() as pressed:
+        kept = None if executor.sends_files else str(store.path.resolve())
+        for key, (path, cell) in todo.items():
+            write(path, {"state": "asked", "asked": cell})
+            executor.submit(Call(key, make_cell, (key, cell, place, kept), cores=cell["threads"] or 1))
+        while left:
+            for outcome in executor.outcomes(LOOK):
+                path, cell = left.pop(outcome.key)
+                took.append((cell["method"], time.monotonic() - began.get(outcome.key, time.monotonic())))
+                if outcome.stopped:
+                    raise KeyboardInterrupt
+                _keep(outcome, path, cell, store, on_event)
+            if pressed():
+                raise KeyboardInterrupt
+
+
+def _keep(outcome: Outcome, path: Path, cell: Cell, store: Store, on_event: Listener) -> None:
+    """Write down how a cell has ended, and put its task into the store if it was trained elsewhere."""
+    ended, task = outcome.value if outcome.value else ({"state": "failed", "asked": cell, "error": outcome.error}, None)
+    if task is not None:
+        store.add(task)
+    write(path, ended)
+    if ended["state"] == "failed":
+        note(on_event, f"{_described(cell)} failed: {ended['error']}")
+
+
+def make_cell(
+    name: str, cell: Cell, place: Mapping[str, Any], store: str | None, on_event: Listener
+) -> tuple[Cell, Task | None]:
+    """Train a cell in a process of its own; return what its file says then, and its task if there is no `store`."""
+    from adaptree.tasks.store import Store
+
+    on_event({"event": "begun"})
+    with tempfile.TemporaryDirectory() as folder:
+        path, kept = Path(folder) / f"{name}.json", store or f"{folder}/store"
+        files = {part: str(file) for part, file in place["files"].items()}
+        where = {**place, "files": files, "base": str(place["base"]), "store": kept}
+        write(path, {"state": "asked", "asked": cell, "place": where})
         _run(path)
         ended = read(path)
-        took.append((cell["method"], time.monotonic() - began))
-        if ended["state"] == "failed":
-            note(on_event, f"{_described(cell)} failed: {ended['error']}")
-    return [read(path) for path in paths]
+        ended.pop("place", None)
+        return ended, Store(kept)[name] if store is None and ended["state"] == "done" else None
 
 
 def _left(took: Sequence[tuple[str, float]], rest: Sequence[str]) -> float | None:
@@ -80,7 +148,7 @@ def _left(took: Sequence[tuple[str, float]], rest: Sequence[str]) -> float | Non
 def _run(path: Path) -> None:
     """Run one cell in a process of its own; its file says how it ended, also if the process was killed."""
     log = path.with_suffix(".log")
-    with log.open("wb") as lines:
+    with log.open("wb") as lines, ctrl_c() as pressed:
         child = subprocess.Popen(
             [sys.executable, "-m", "adaptree.analysis.compare", str(path)],
             stdin=subprocess.DEVNULL,
@@ -89,7 +157,9 @@ def _run(path: Path) -> None:
             start_new_session=True,  # Ctrl-C ends the comparison; in the cell it would only end training early
         )
         try:
-            code = child.wait()
+            while (code := _ended(child)) is None:
+                if pressed():
+                    raise KeyboardInterrupt
         finally:
             if child.poll() is None:
                 child.kill()
@@ -97,9 +167,16 @@ def _run(path: Path) -> None:
     found = read(path)
     if found.get("state") == "asked":
         why = "killed, for want of memory perhaps" if code == -9 else f"its process ended with {code}"
-        write(path, {**found, "state": "failed", "error": f"{why}; see {log.name}"})
-    elif found.get("state") == "done":
-        log.unlink()
+        last = (log.read_text(errors="replace").strip().splitlines() or [""])[-1][:200]
+        write(path, {**found, "state": "failed", "error": f"{why}: {last}" if last else why})
+
+
+def _ended(child: subprocess.Popen[bytes]) -> int | None:
+    """Return a process's exit code; None if it is still running after a moment."""
+    try:
+        return child.wait(LOOK)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def run_cell(path: Path) -> None:

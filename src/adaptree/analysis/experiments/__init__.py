@@ -12,14 +12,15 @@ from typing import Any
 from adaptree.analysis.experiments.setup import Setup, made_by
 from adaptree.errors import UsageError, near
 
-ONE_SEED = ("languages", "transfer")
-LISTED = ("dropout", "forgetting", "glue", "initscale", "lowdata", "masks", "rates", "squad", "text17", "tradeoff")
-"""Experiments whose cells can be listed and budgeted."""
 AS_PUBLISHED = ("glue", "text17")
 """Experiments that can be run with the paper's own recipe."""
+SPREAD = (
+    "dropout", "forgetting", "glue", "initscale", "lowdata", "masks", "noise", "rates", "squad", "text17", "tradeoff",
+)  # fmt: skip
+"""Experiments whose cells stand alone, so that other processes and machines can run them."""
 NAMES = (
-    "comparison", "dropout", "fast", "forgetting", "fusion", "glue", "initscale", "kinds", "languages", "layers",
-    "lowdata", "masks", "noise", "rates", "squad", "text17", "tradeoff", "transfer",
+    "comparison", "dropout", "e2e", "fast", "forgetting", "fusion", "glue", "improve", "initscale", "kinds",
+    "languages", "layers", "lowdata", "masks", "noise", "rates", "squad", "text17", "tradeoff", "transfer", "translate",
 )  # fmt: skip
 
 
@@ -37,14 +38,13 @@ def check_name(name: str) -> None:
 def run(name: str, data: Path, out: Path, **more: Any) -> str:
     """Run what is missing of an experiment; return its page. `more` are the further fields of `Setup`."""
     check_name(name)
-    if name in ONE_SEED and more.get("seeds") not in (None, 1):
-        raise UsageError(f"the experiment '{name}' has one seed.", hint="Leave out --seeds.")
-    if name not in LISTED and (more.get("dry_run") or more.get("budget") is not None):
-        raise UsageError(f"the experiment '{name}' has no list of its cells.", hint="Leave out --dry-run and --budget.")
-    if name not in LISTED and more.get("redraw"):
-        raise UsageError(f"the experiment '{name}' draws its page as it runs.", hint="Leave out --redraw.")
     if more.get("paper") and name not in AS_PUBLISHED:
         raise UsageError(f"the experiment '{name}' has one recipe.", hint="Leave out --paper.")
+    if name not in SPREAD and (more.get("cluster") or more.get("jobs", 1) > 1):
+        raise UsageError(
+            f"the cells of '{name}' build on each other in one folder: they are run one by one.",
+            hint="Leave out --jobs and --cluster.",
+        )
     if more.get("redraw") and (command := made_by(out)):
         more["command"] = command
     return str(_module(name).run(Setup(data, out, **more)))

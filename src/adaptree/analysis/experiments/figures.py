@@ -138,6 +138,24 @@ def lowdata(curves: Mapping[str, Mapping[int, float]], path: Path) -> None:
 
 
 @style()
+def improve(curves: Mapping[str, Mapping[int, float]], path: Path) -> None:
+    """Draw the mean accuracy against the rows that were labelled after the start; `curves` are by strategy, learner."""
+    learners = list(dict.fromkeys(name.partition(", ")[2] for name in curves))
+    colours = {"random": FAINT, "diverse": GREEN, "uncertain": RED}
+    figure, axes = panels(4.6, 3.4, 1, len(learners))
+    for axis, learner in zip(axes, learners, strict=True):
+        for name, curve in curves.items():
+            strategy, _, own = name.partition(", ")
+            if own == learner:
+                colour, weight = colours.get(strategy), 2.2 if strategy in colours else 1.2
+                axis.plot(list(curve), list(curve.values()), color=colour, lw=weight, marker="o", ms=4, label=strategy)
+        axis.set(title=learner, xlabel="rows labelled after the start", xticks=list(next(iter(curves.values()))))
+        axis.legend()
+    axes[0].set_ylabel("mean test accuracy, points")
+    save(figure, path)
+
+
+@style()
 def bands(families: Mapping[str, Sequence[Any]], path: Path, *, title: str) -> None:
     """Draw each family's medians against trained parameters, with a band, or a bar where it has one point.
 
@@ -235,3 +253,16 @@ def masks(
 
 def _times(share: float) -> str:
     return f"{share:.0f}" if share >= 9.95 or not share else f"{share:.1f}"
+
+
+@style()
+def written(ways: Mapping[str, Mapping[str, float]], metrics: Sequence[str], path: Path) -> None:
+    """Draw the scores of several ways to write, from 0 to 100, a panel for each metric."""
+    figure, axes = panels(3.0, 0.4 * len(ways) + 0.6, 1, len(metrics))
+    places = list(range(len(ways), 0, -1))
+    for i, (axis, metric) in enumerate(zip(axes, metrics, strict=True)):
+        values = [100 * scores[metric] for scores in ways.values()]
+        axis.barh(places, values, color=[GREEN if "(" in way or ":" in way or way == "full" else FAINT for way in ways])
+        axis.set_yticks(places, list(ways) if i == 0 else [""] * len(ways))
+        axis.set(title=metric.replace("_", "-"), xlim=(0, 100))
+    save(figure, path)

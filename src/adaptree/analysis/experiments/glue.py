@@ -6,10 +6,12 @@ training rows.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from adaptree.analysis.experiments import sweep
 from adaptree.analysis.experiments.corpora import Corpus
 from adaptree.analysis.experiments.setup import Setup, write_page
-from adaptree.analysis.experiments.sweep import Row, Sweep, Task
+from adaptree.analysis.experiments.sweep import Chosen, Row, Sweep, Task
 
 SWEEP = Sweep(
     tasks=(
@@ -37,35 +39,51 @@ PUBLISHED = {
     "adapters 64, BERT-large": ("1.2×", "2.1 %", 68.8, 94.2, 89.6, 56.9, 87.3, 71.8, 85.3, 91.4, 79.6),
 }
 """Houlsby et al. 2019, table 1, in the order of the tasks; the mean is over nine columns there."""
+LEAST = 20.0
+"""Points of correlation below which a task counts as not learned."""
 
 
 def run(setup: Setup) -> str:
     """Run the cells that are missing; return the page."""
-    found = SWEEP.run(setup)
+    bases = SWEEP.by_base(setup)
     recipe = sweep.PAPER if setup.paper else SWEEP.recipe
     names = [task.name for task in SWEEP.tasks]
-    published = [
+    lines = [
+        "# GLUE",
         "",
+        f"{sweep.named([*bases])} At most {recipe.rows or 'all'} training and {recipe.validation} validation rows, at "
+        "most 1,000 test rows; test scores in points, mean ± standard deviation over seeds (their number). For each "
+        "method and task the learning rate, or for adapters 8-256 the size, that was best on validation, of as many "
+        "tries as the table says, was trained again with fresh seeds, and only those were tested. Intervals of 95 % "
+        f"over tasks. Trainings have {recipe.steps or 'as many'} batches of {recipe.batch_size} or a little more, to "
+        "whole epochs.",
+        "",
+    ]
+    for base, found in bases.items():
+        lines += [f"## {base}", ""] if len(bases) > 1 else []
+        lines += [*sweep.table(found, SWEEP.tasks, reference="full"), "", *not_learned(found)]
+    lines += [
         "Published, for comparison: another base, all rows, and GLUE's own test sets (Houlsby et al. 2019, table 1).",
         "",
         f"| method | total parameters | trained a task | {' | '.join(names)} | mean of nine |",
         f"|{'---|' * (4 + len(names))}",
         *(f"| {label} | {' | '.join(map(str, values))} |" for label, values in PUBLISHED.items()),
-    ]
-    lines = [
-        "# GLUE",
-        "",
-        f"Base: {setup.base}. At most {recipe.rows or 'all'} training and {recipe.validation} validation rows, at most "
-        "1,000 test rows; test scores in points, mean ± standard deviation over seeds (their number). For each method "
-        "and task the learning rate, or for adapters 8-256 the size, that was best on validation, of as many tries as "
-        "the table says, was trained again with fresh seeds, and only those were tested. Intervals of 95 % over tasks. "
-        f"Trainings have {recipe.steps or 'as many'} batches of {recipe.batch_size} or a little more, to whole epochs.",
-        "",
-        *sweep.table(found, SWEEP.tasks, reference="full", published=published),
         "",
         "## What validation chose",
         "",
-        *sweep.choices_table(found, SWEEP.tasks),
-        "",
     ]
+    for base, found in bases.items():
+        lines += [f"### {base}", ""] if len(bases) > 1 else []
+        lines += [*sweep.choices_table(found, SWEEP.tasks), ""]
     return write_page(lines, setup.out, setup.command)
+
+
+def not_learned(found: Mapping[str, Mapping[str, Chosen]]) -> list[str]:
+    """Return a line on the tasks in which no method comes to a correlation of LEAST points: the base cannot do them."""
+    best = {
+        task.name: max((row[task.name].mean for row in found.values() if task.name in row), default=LEAST)
+        for task in SWEEP.tasks
+        if task.metric in ("matthews", "spearman")
+    }
+    poor = [f"{name} (at best {score:.1f})" for name, score in best.items() if score < LEAST]
+    return [f"This base hardly learns {', '.join(poor)}, whatever the method.", ""] if poor else []

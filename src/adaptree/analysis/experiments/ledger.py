@@ -18,16 +18,19 @@ from typing import Any
 
 from adaptree.analysis.compare.files import digest, writing
 from adaptree.analysis.experiments.setup import Setup
-from adaptree.data.events import note
-from adaptree.errors import AdaptreeError
+from adaptree.data.events import Event, Listener, note
 from adaptree.models.cache_files import alone
 from adaptree.reports.json_text import json_text
 from adaptree.reports.times import about
 from adaptree.tasks.record import installed
+from adaptree.training.work import Call, Outcome, executor_for
+from adaptree.training.work.interrupt import ctrl_c
 
 FILE = "cells.jsonl"
 TOKENS_PER_SECOND = 1000.0
 """How fast a cell is thought to train before one like it was measured."""
+LOOK = 0.5
+"""Seconds from one look at running cells to the next."""
 
 Found = dict[str, Any]
 
@@ -42,6 +45,8 @@ class Cell:
     tokens: int
     """How many tokens it trains on, roughly: cells of one `like` take time in proportion to that."""
     like: str
+    needs: tuple[Cell, ...] = ()
+    """Cells that must be done before, as this one builds on their tasks."""
 
     @property
     def key(self) -> str:
@@ -75,7 +80,8 @@ def alike(cells: Sequence[Found], *names: str) -> list[Found]:
 def run(cells: Sequence[Cell], setup: Setup) -> list[Found]:
     """Run the cells that are not done, as far as the budget goes; return the lines of those that are, in order.
 
-    A dry run only says what would be run. A cell that fails is kept with its `error`, and is not run again.
+    A dry run only says what would be run. A cell that fails is kept with its `error`, and is not run again; one that
+    needs it stays open.
     """
     setup.out.mkdir(parents=True, exist_ok=True)
     done = _by_key(setup.out)
@@ -85,18 +91,9 @@ def run(cells: Sequence[Cell], setup: Setup) -> list[Found]:
     if setup.dry_run:
         _list(todo, done, setup)
         return [done[cell.key] for cell in cells if cell.key in done]
-    for number, cell in enumerate(todo, 1):
-        if not setup.fits(_estimate([cell], done)):
-            continue  # a shorter one may still do
-        with _taken(setup.out, cell.key) as mine:
-            done = _by_key(setup.out)
-            if not mine or cell.key in done:
-                continue
-            left = _estimate([each for each in todo[number - 1 :] if each.key not in done], done)
-            note(setup.on_event, f"{number}/{len(todo)}  {cell}   about {about(left)} left")
-            done[cell.key] = _add(setup.out, cell)
-            if why := done[cell.key].get("error"):
-                note(setup.on_event, f"{cell} failed: {why}")
+    if todo:
+        with contextlib.closing(_Running(todo, setup)) as running:
+            running.run()
     done = _by_key(setup.out)
     if missing := [cell for cell in cells if cell.key not in done]:
         text = f"{len(missing):,} of {len(cells):,} cells are open, about {about(_estimate(missing, done))}"
@@ -104,19 +101,91 @@ def run(cells: Sequence[Cell], setup: Setup) -> list[Found]:
     return [done[cell.key] for cell in cells if cell.key in done]
 
 
-def _add(out: Path, cell: Cell) -> Found:
-    """Run a cell and add its line to the file; return it."""
+class _Running:
+    """The cells of a run that are open: they are handed to an executor, and their lines written when they are done."""
+
+    def __init__(self, todo: Sequence[Cell], setup: Setup) -> None:
+        self.setup, self.count = setup, len(todo)
+        self.waiting = list(todo)
+        self.running: dict[str, tuple[Cell, contextlib.ExitStack]] = {}
+        """By key, each with its lock."""
+        self.begun = 0
+        self.executor = executor_for(setup.cluster, setup.jobs, self.hear)
+        self.most = 1 if self.executor.here else 10_000
+        """Cells that are handed over at a time: in this process one, so that the budget is looked at before each."""
+
+    def run(self) -> None:
+        """Run cells until none is left that can be run; raise KeyboardInterrupt after Ctrl-C."""
+        with ctrl_c() as pressed:
+            while self._submit() or self.running:
+                for outcome in self.executor.outcomes(LOOK):
+                    self._end(outcome)
+                if pressed():
+                    raise KeyboardInterrupt
+
+    def _submit(self) -> bool:
+        """Hand over the cells that can be run now; return whether there were any."""
+        done, before = _by_key(self.setup.out), len(self.running)
+        for cell in list(self.waiting):
+            if len(self.running) >= self.most:
+                break
+            if cell.key in done:
+                self.waiting.remove(cell)
+            elif all("found" in done.get(need.key, {}) for need in cell.needs):
+                self._take(cell, done)
+        return len(self.running) > before
+
+    def _take(self, cell: Cell, done: Mapping[str, Found]) -> None:
+        self.waiting.remove(cell)
+        if not self.setup.fits(_estimate([cell], done)):
+            return  # a shorter one may still do
+        stack = contextlib.ExitStack()
+        if not stack.enter_context(_taken(self.setup.out, cell.key)) or cell.key in _by_key(self.setup.out):
+            stack.close()
+            return
+        self.running[cell.key] = cell, stack
+        threads = self.setup.threads if self.executor.here else self.setup.threads or 1
+        self.executor.submit(Call(cell.key, run_cell, (cell.run, threads), threads or 1))
+
+    def hear(self, key: str, event: Event) -> None:
+        """Say that a cell is begun."""
+        self.begun += 1
+        cells = [*self.waiting, *(cell for cell, _ in self.running.values())]
+        left = about(_estimate(cells, _by_key(self.setup.out)) / max(1, min(self.most, len(self.running))))
+        note(self.setup.on_event, f"{self.begun}/{self.count}  {self.running[key][0]}   about {left} left")
+
+    def _end(self, outcome: Outcome) -> None:
+        cell, lock = self.running.pop(outcome.key)
+        with lock:
+            if outcome.stopped:
+                raise KeyboardInterrupt
+            if outcome.error and not outcome.expected:
+                raise RuntimeError(f"{cell}: {outcome.error}\n{outcome.trace}")
+            line: Found = {"asked": dict(cell.asked)}
+            found, seconds = outcome.value or (None, 0.0)
+            line |= {"error": outcome.error} if outcome.error else {"found": found}
+            line |= {"like": cell.like, "tokens": cell.tokens, "wall_seconds": seconds, "versions": installed()}
+            with writing(self.setup.out / FILE), (self.setup.out / FILE).open("a", encoding="utf-8") as file:
+                file.write(json_text(line) + "\n")
+        if outcome.error:
+            note(self.setup.on_event, f"{cell} failed: {outcome.error}")
+
+    def close(self) -> None:
+        """Give up what is under way."""
+        self.executor.close()
+        for _, lock in self.running.values():
+            lock.close()
+
+
+def run_cell(run: Callable[[], Mapping[str, Any]], threads: int | None, on_event: Listener) -> tuple[Found, float]:
+    """Run a cell with so many threads; return what was found, and in how many seconds."""
+    import torch
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    on_event({"event": "begun"})
     began = time.monotonic()
-    line: Found = {"asked": dict(cell.asked)}
-    try:
-        line["found"] = dict(cell.run())
-    except AdaptreeError as error:
-        line["error"] = str(error)
-    line |= {"like": cell.like, "tokens": cell.tokens, "wall_seconds": round(time.monotonic() - began, 2)}
-    line["versions"] = installed()
-    with writing(out / FILE), (out / FILE).open("a", encoding="utf-8") as file:
-        file.write(json_text(line) + "\n")
-    return line
+    return dict(run()), round(time.monotonic() - began, 2)
 
 
 def _by_key(out: Path) -> dict[str, Found]:

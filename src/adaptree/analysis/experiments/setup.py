@@ -26,6 +26,10 @@ class Setup:
     """None: the experiment's own number."""
     base: str | Path = "minilm"
     threads: int | None = None
+    jobs: int = 1
+    """How many cells are run at a time, each in a process."""
+    cluster: str | None = None
+    """The Ray cluster that runs the cells: "ray", or its address."""
     budget: float | None = None
     """Minutes, from when this is made, after which no further cell is begun."""
     dry_run: bool = False

@@ -82,11 +82,13 @@ def _model(name: str) -> Any:
     from sklearn.ensemble import ExtraTreesClassifier
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import GridSearchCV
+    from sklearn.multiclass import OneVsRestClassifier
     from sklearn.naive_bayes import ComplementNB
     from sklearn.svm import LinearSVC
 
-    if name == "logistic":
-        return GridSearchCV(LogisticRegression(max_iter=3000), {"C": np.logspace(-1, 3, 5)}, cv=3)
+    if name == "logistic":  # one label against the others: on thousands of features several times as fast
+        one = OneVsRestClassifier(LogisticRegression(solver="liblinear"))
+        return GridSearchCV(one, {"estimator__C": np.logspace(-1, 2, 4)}, cv=3)
     if name == "svm":
         return GridSearchCV(LinearSVC(), {"C": np.logspace(-2, 1, 4)}, cv=3)
     if name == "bayes":

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from adaptree.analysis.compare.choose import pareto
-from adaptree.analysis.compare.files import write as write_json
 from adaptree.analysis.compare.files import writing
 from adaptree.analysis.compare.report import how_chosen, part_of
+from adaptree.analysis.experiments.setup import write_page
 from adaptree.reports import tradeoff as drawing
-from adaptree.reports.markdown import code
 
 Result = Mapping[str, Any]
 Row = dict[str, Any]
@@ -86,19 +85,16 @@ def write(
     command: str,
     draw: Callable[[Sequence[Row], Path], None],
 ) -> str:
-    """Write summary.json, table.md and figure.png into `out`; return the page."""
+    """Write table.md and figure.png into `out`; return the page."""
     made = rows(results, reference)
-    page = markdown(results, made, title=title, reference=reference, command=command)
-    write_json(out / "summary.json", {"title": title, "reference": reference, "methods": made, "command": command})
-    with writing(out / "table.md"):
-        (out / "table.md").write_text(page)
-        if made:
+    if made:
+        with writing(out / "figure.png"):
             draw(made, out / "figure.png")
-    return page
+    return write_page(markdown(results, made, title=title, reference=reference), out, command)
 
 
-def markdown(results: Sequence[Result], made: Sequence[Row], *, title: str, reference: str, command: str) -> str:
-    """Return the page: a row per method, a column per task, the best of each in bold."""
+def markdown(results: Sequence[Result], made: Sequence[Row], *, title: str, reference: str) -> list[str]:
+    """Return the lines of the page: a row per method, a column per task, the best of each in bold."""
     names = [result["title"] for result in results]
     shown = [f"{result['title']}, {result['metric']}" for result in results]
     best = {name: max((row["scores"][name] for row in made), default=0.0) for name in names}
@@ -113,7 +109,7 @@ def markdown(results: Sequence[Result], made: Sequence[Row], *, title: str, refe
         body.append([row["method"], *cells, f"**{row['mean']:.1f}**", below, share, time])
     seeds = {result["title"]: len(result["seeds"]) for result in results}
     several = [f"{name} ({count})" for name, count in seeds.items() if count > 1]
-    lines = [
+    return [
         f"# {title}",
         "",
         "Test scores in points. "
@@ -132,10 +128,7 @@ def markdown(results: Sequence[Result], made: Sequence[Row], *, title: str, refe
         "",
         "![figure](figure.png)",
         "",
-        *([f"Made by {code(command)}.", ""] if command else []),
     ]  # fmt: skip
-    lines += [", ".join(f"{k} {v}" for k, v in results[0]["versions"].items())] if results else []
-    return "\n".join(lines) + "\n"
 
 
 def _cell(score: float, spread: float | None, best: float) -> str:

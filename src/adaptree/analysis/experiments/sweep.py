@@ -174,8 +174,19 @@ class Sweep:
 
         Of cells with several bases or recipes, those that there are most of are read.
         """
+        return self._read(ledger.alike(ledger.read(out), "fingerprint", "batch_size", "max_length"))
+
+    def by_base(self, setup: Setup) -> dict[str, dict[str, dict[str, Chosen]]]:
+        """Run what is missing; return the choices of every base that has cells, by its name, in the cells' order."""
+        found = self.run(setup)
+        cells = ledger.read(setup.out)
+        names = dict.fromkeys(cell["asked"]["base"] for cell in cells)
+        own = {name: [cell for cell in cells if cell["asked"]["base"] == name] for name in names}
+        recipe = "fingerprint", "batch_size", "max_length"
+        return {name: self._read(ledger.alike(some, *recipe)) for name, some in own.items()} or {str(setup.base): found}
+
+    def _read(self, cells: Sequence[Found]) -> dict[str, dict[str, Chosen]]:
         found: dict[str, dict[str, Chosen]] = {row.label: {} for row in self.rows}
-        cells = ledger.alike(ledger.read(out), "fingerprint", "batch_size", "max_length")
         for task, row in itertools.product(self.tasks, self.rows):
             methods = set(map(full, row.methods))
             own = [c for c in cells if c["asked"]["task"] == task.name and c["asked"]["method"] in methods]
@@ -341,13 +352,8 @@ def total_parameters(choices: Mapping[str, Chosen]) -> float:
     return (0.0 if whole else 1.0) + sum(choice.share for choice in choices.values())
 
 
-def table(
-    found: Mapping[str, Mapping[str, Chosen]], tasks: Sequence[Task], *, reference: str, published: Sequence[str] = ()
-) -> list[str]:
-    """Return the lines of the table: a row's price, its score on each task that all rows have, mean and difference.
-
-    `published` are further lines, of other bases, that stand below.
-    """
+def table(found: Mapping[str, Mapping[str, Chosen]], tasks: Sequence[Task], *, reference: str) -> list[str]:
+    """Return the lines of the table: a row's price, its score on each task that all rows have, mean and difference."""
     shared = [task for task in tasks if all(task.name in row for row in found.values() if row)]
     rows = {label: {task.name: row[task.name] for task in shared} for label, row in found.items() if row}
     head = [
@@ -370,7 +376,12 @@ def table(
             + (with_interval([beside[task.name] - row[task.name].mean for task in shared]) if beside else "-")
             + " |"
         )
-    return [*lines, *published]
+    return lines
+
+
+def named(bases: Sequence[str]) -> str:
+    """Return the sentence that names the bases of a page."""
+    return f"Base: {bases[0]}." if len(bases) == 1 else f"Bases: {', '.join(bases)}."
 
 
 def choices_table(found: Mapping[str, Mapping[str, Chosen]], tasks: Sequence[Task]) -> list[str]:

@@ -49,25 +49,24 @@ SWEEP = Sweep(
 
 def run(setup: Setup) -> str:
     """Run the cells that are missing; return the page."""
-    found = SWEEP.run(setup)
+    bases = SWEEP.by_base(setup)
     recipe = sweep.PAPER if setup.paper else SWEEP.recipe
     lines = [
         "# Seventeen further classification tasks",
         "",
-        f"Base: {setup.base}. At most {recipe.rows or 'all'} training rows, {recipe.validation} to validate, at most "
-        "1,000 to test (a third of a small dataset); test accuracy in points, mean ± standard deviation over seeds "
-        "(their number). The learning rate of full fine-tuning, the number of layers, the adapters' size and the "
+        f"{sweep.named([*bases])} At most {recipe.rows or 'all'} training rows, {recipe.validation} to validate, at "
+        "most 1,000 to test (a third of a small dataset); test accuracy in points, mean ± standard deviation over "
+        "seeds (their number). The learning rate of full fine-tuning, the number of layers, the adapters' size and the "
         "simple model are those that were best on validation: three tries each, eleven simple models. Trainings have "
         f"{recipe.steps or 'as many'} batches of {recipe.batch_size} or a little more, to whole epochs. Intervals of "
         "95 % over tasks.",
         "",
-        *_by_task(found),
-        "",
-        "## What validation chose",
-        "",
-        *sweep.choices_table(found, SWEEP.tasks),
-        "",
     ]
+    for base, found in bases.items():
+        lines += [*([f"## {base}", ""] if len(bases) > 1 else []), *_by_task(found), ""]
+    lines += ["## What validation chose", ""]
+    for base, found in bases.items():
+        lines += [*([f"### {base}", ""] if len(bases) > 1 else []), *sweep.choices_table(found, SWEEP.tasks), ""]
     return write_page(lines, setup.out, setup.command)
 
 

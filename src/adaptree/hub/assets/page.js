@@ -69,6 +69,7 @@
     if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
   };
 
+  window.copyButton = copyButton; // for code that comes into a page later
   apply(stored());
   document.addEventListener("DOMContentLoaded", () => {
     themeButton();

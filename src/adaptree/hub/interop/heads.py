@@ -270,6 +270,8 @@ def for_model(record: Record, weights: Mapping[str, Tensor], sites: Sites) -> Mo
     own = {name: tensor for name, tensor in weights.items() if name.startswith("head.")}
     if record.kind == "attached":
         return ModelHead("", {name.removeprefix("head."): tensor for name, tensor in own.items()})
+    if record.kind == "generate":  # the model's own output layer
+        return ModelHead("CausalLM", {})
     own = unscaled(record, own)
     outer = {part: own[f"head.{part}"] for part in ("weight", "bias") if f"head.{part}" in own}
     token = "score" if kind in SCORE else "classifier"

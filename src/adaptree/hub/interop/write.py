@@ -27,7 +27,8 @@ from adaptree.tasks.task import Task
 if TYPE_CHECKING:
     from adaptree.models.base import Base
 
-TASK_TYPES = {ending: name for name, ending in peft.ENDINGS.items()}
+LANGUAGE_MODEL = "CausalLM"
+TASK_TYPES = {ending: name for name, ending in peft.ENDINGS.items()} | {LANGUAGE_MODEL: "CAUSAL_LM"}
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,8 @@ def write_peft(task: Task, base: Base | nn.Module, folder: str | Path, *, head: 
         )
     target = Target.of(base, task)
     found = heads.for_model(record, task.weights, target.sites) if head else heads.ModelHead("", {})
-    prefix = target.prefix(bool(found.named))
-    ending = found.ending or type(target.model).__name__.rpartition("For")[2] if found.named else ""
+    prefix = target.prefix(bool(found.ending or found.named))
+    ending = found.ending or (type(target.model).__name__.rpartition("For")[2] if found.named else "")
     config: dict[str, Any] = {
         "auto_mapping": None,
         "base_model_name_or_path": target.name,
@@ -83,6 +84,8 @@ def write_peft(task: Task, base: Base | nn.Module, folder: str | Path, *, head: 
         "task_type": TASK_TYPES.get(ending),
     }
     settings, tensors = (_lora if isinstance(method, Lora) else _ia3)(method, task.weights, target)
+    if ending == LANGUAGE_MODEL:
+        settings["target_modules"] = _short(settings["target_modules"], target)
     named = {f"{peft.FRONT}{prefix}{name}": tensor for name, tensor in tensors.items()}
     for name, tensor in found.named.items():
         named[f"{peft.FRONT}{prefix if name.startswith('pooler.') else ''}{name}"] = tensor
@@ -157,6 +160,16 @@ def _ia3(method: Any, weights: Any, target: Target) -> tuple[dict[str, Any], dic
     return settings, tensors
 
 
+def _short(paths: list[str], target: Target) -> list[str]:
+    """Return the last parts of some modules' names, q_proj and v_proj, where these mean no other modules.
+
+    vLLM and LoRAX look for such.
+    """
+    ends = {path.rpartition(".")[2] for path in paths}
+    meant = {path for path, _ in target.backbone.named_modules() if path.rpartition(".")[2] in ends}
+    return sorted(ends) if meant == set(paths) else paths
+
+
 def _fan(linears: Any, target: Target) -> bool:
     """Return whether the maps keep their weights as (inputs, outputs), as GPT-2's do."""
     return any(transposed(target.backbone.get_submodule(linear.path)) for linear in linears)
@@ -188,11 +201,15 @@ def _peft_card(task: Task, target: Target, found: heads.ModelHead) -> str:
         f"model = {of}.from_pretrained({target.name!r}{labels})",
         "tuned = PeftModel.from_pretrained(model, FOLDER).eval()",
     ]
-    if found.named:
+    if found.named or found.ending == LANGUAGE_MODEL:
         lines += ["logits = tuned(**inputs).logits"]
     if found.reading:
         lines += ['mask = inputs["attention_mask"]', f"logits = {found.reading}  # one row for each text"]
     lines += ["```", ""]
+    if found.ending == LANGUAGE_MODEL:
+        serve = f"vllm serve {target.name} --enable-lora --lora-modules {record.name.replace('/', '-')}=FOLDER"
+        lines += ["vLLM serves it, beside others on the same base:", "", "```", serve, "```", ""]
+        lines += [f"Its prompts were put into the template {record.extra.get('template', '')!r}.", ""]
     if record.labels:
         lines += [f"The outputs stand for: {', '.join(map(str, record.labels))}.", ""]
     return "\n".join(lines)
