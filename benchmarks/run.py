@@ -251,6 +251,7 @@ def bench(chosen: argparse.Namespace) -> None:
     if not Path(chosen.peers).is_file():
         raise Refused("the peers' environment is not there: `make bench` makes it, or give its python with --peers.")
     from adaptree.models.embedded import config_of, locate
+    from adaptree.models.known import SMOLLM
 
     base = chosen.base or locate("minilm")
     setup = dataclasses.replace(
@@ -269,7 +270,8 @@ def bench(chosen: argparse.Namespace) -> None:
     )
     if chosen.again:
         results.forget(run.key for table in tables for run in table.runs)
-    places = {"base": str(base), "data": str(scratch / "data"), "subjects": str(ROOT / "benchmarks" / "subjects")}
+    places = {"base": str(base), "data": str(scratch / "data"), "subjects": str(ROOT / "benchmarks" / "subjects"),
+              "smollm": str(SMOLLM.folder)}  # fmt: skip
     machine = Machine(places, {"ours": sys.executable, "peers": chosen.peers}, scratch, chosen.threads)
     rounds = chosen.rounds or ROUNDS[chosen.quick]
     shutil.rmtree(scratch / "store", ignore_errors=True)

@@ -3,7 +3,7 @@
     python -m benchmarks.soak --seconds 60 --clients 200 --tasks 2000 --fit 200
 
 Every answer is compared with what the task, in one of its versions, gives alone. At the end it says how many answers
-there were, which were wrong, the status codes, the latencies, and the server's memory at the start and at the end.
+there were, which were wrong, the status codes, the latencies, and the server's memory in each eighth of the time.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ TEXTS = [
 ]  # fmt: skip
 METHODS = ("houlsby:8", "pfeiffer:8", "lora:4", "houlsby:6")
 CLOSE = 1e-4
+EIGHTHS = 8
 
 
 def main() -> int:
@@ -97,30 +98,28 @@ class Soak:
         print(f"{self.options.tasks:,} tasks; the server has room for some {self.options.fit}", flush=True)
         server, port = await self.start(memory)
         try:
-            before = 0
             ends = time.monotonic() + self.options.seconds
+            held: list[int] = []
             asking = [asyncio.create_task(self.client(port, ends, seed)) for seed in range(self.options.clients)]
             if self.options.flood:
                 asking.append(asyncio.create_task(self.flood(port, ends)))
             seed = 10_000
             while time.monotonic() < ends:
                 await asyncio.sleep(0.25)
+                if ends - time.monotonic() <= self.options.seconds * (1 - (len(held) + 1) / EIGHTHS):
+                    held.append(resident(server.pid))
                 if self.options.steady:
-                    before = before or resident(server.pid)
                     continue
                 i, seed = self.rng.randrange(self.options.tasks), seed + 1
                 if self.rng.random() < 0.2:
                     with contextlib.suppress(at.AdaptreeError):
                         self.store.remove(self.name(i))
                 self.add(i, seed, like)
-                if not before and time.monotonic() > ends - 0.75 * self.options.seconds:
-                    before = resident(server.pid)
             await asyncio.gather(*asking)
-            after = resident(server.pid)
         finally:
             server.terminate()
             code = server.wait(60)
-        return self.report(before, after, memory, code)
+        return self.report(held, memory, code)
 
     async def start(self, memory: int) -> tuple[subprocess.Popen[str], int]:
         words = [
@@ -170,7 +169,7 @@ class Soak:
 
         await asyncio.gather(*(one() for _ in range(64)))
 
-    def report(self, before: int, after: int, memory: int, code: int) -> int:
+    def report(self, held: list[int], memory: int, code: int) -> int:
         latencies = sorted(self.latencies)
         shown = {
             "answers": self.codes[200], "codes": dict(self.codes), "wrong": len(self.wrong),
@@ -178,7 +177,7 @@ class Soak:
             "p50_ms": round(1e3 * latencies[len(latencies) // 2], 1) if latencies else None,
             "p95_ms": round(1e3 * latencies[int(0.95 * len(latencies))], 1) if latencies else None,
             "memory_budget_mb": round(memory / 1e6, 1),
-            "server_mb_after_a_quarter": round(before / 1e6, 1), "server_mb_at_the_end": round(after / 1e6, 1),
+            "server_mb": [round(each / 1e6, 1) for each in held],
             "exit": code,
         }  # fmt: skip
         print(json.dumps(shown, indent=1))

@@ -54,7 +54,7 @@ def tables(setup: Setup) -> list[Table | Growth]:
     ]  # fmt: skip
 
 
-def reader(what: str, n: int) -> Callable[[Measurement], float | None]:
+def reader(what: str, n: int | str) -> Callable[[Measurement], float | None]:
     def read(m: Measurement) -> float | None:
         return float(seconds) if (seconds := m["found"][what].get(str(n))) is not None else None
 

@@ -20,7 +20,7 @@ from adaptree.models.bank import Bank
 from adaptree.serve.shelf import Served, Shelf
 
 ROWS, LENGTH, ROUNDS = 32, 22, 15
-METHODS = ("houlsby:48", "pfeiffer:48", "lora:8")
+METHODS = ("houlsby:48", "pfeiffer:48", "lora:8", "lora(rank=8, targets=all)")
 
 
 def resident() -> int:

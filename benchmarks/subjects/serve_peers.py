@@ -55,17 +55,20 @@ def of_peft(base: str, counts: list[int], inputs: dict[str, torch.Tensor]) -> di
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModel
 
-    config = LoraConfig(r=8, lora_alpha=16, target_modules=["query", "value"])
-    model = get_peft_model(AutoModel.from_pretrained(base), config, adapter_name="t0").eval()
-    found: dict[str, dict[str, float]] = {"split": {}, "plain": {}}
-    there = 1
-    for count in counts:
-        while there < count:
-            model.add_adapter(f"t{there}", config)
-            there += 1
-        names = [f"t{i * count // ROWS}" for i in range(ROWS)]
-        found["split"][str(count)] = median(lambda names=names: model(**inputs, adapter_names=names))
-        found["plain"][str(count)] = median(lambda: model(**inputs))
+    plain = AutoModel.from_pretrained(base).eval()
+    found: dict[str, dict[str, float]] = {"split": {}, "plain": {}, "bare": {"": median(lambda: plain(**inputs))}}
+    for targets in (["query", "value"], "all-linear"):
+        config = LoraConfig(r=8, lora_alpha=16, target_modules=targets)
+        model = get_peft_model(AutoModel.from_pretrained(base), config, adapter_name="t0").eval()
+        there = 1
+        for count in counts:
+            while there < count:
+                model.add_adapter(f"t{there}", config)
+                there += 1
+            names = [f"t{i * count // ROWS}" for i in range(ROWS)]
+            key = str(count) if targets != "all-linear" else f"{count} all"
+            found["split"][key] = median(lambda m=model, names=names: m(**inputs, adapter_names=names))
+            found["plain"][key] = median(lambda m=model: m(**inputs))
     return found
 
 

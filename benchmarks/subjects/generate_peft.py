@@ -1,0 +1,66 @@
+"""peft's LoRA on a language model with the Hugging Face Trainer, as its documentation shows; --tuned by one who knows.
+
+After huggingface.co/docs/peft (causal language modeling): get_peft_model over AutoModelForCausalLM, labels of -100 in
+the prompt, batches padded to their longest row in random order, lora_dropout 0.1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from generating import encode, options, pairs
+from measured import Measured
+from peft import LoraConfig, TaskType, get_peft_model
+from trainers import Clock
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    DataCollatorForSeq2Seq,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
+
+
+def main() -> None:
+    chosen = options()
+    measured = Measured()
+    set_seed(chosen.seed)
+    tokenizer = AutoTokenizer.from_pretrained(chosen.base)
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    base = AutoModelForCausalLM.from_pretrained(chosen.base, torch_dtype=torch.float32)
+    measured.base_is_loaded(base)
+    config = LoraConfig(
+        task_type=TaskType.CAUSAL_LM,
+        r=chosen.size,
+        lora_alpha=2 * chosen.size,
+        lora_dropout=0.0 if chosen.tuned else 0.1,
+        target_modules=["q_proj", "v_proj"],
+    )
+    end = base.config.eos_token_id
+    rows = [
+        {"input_ids": ids, "attention_mask": [1] * len(ids), "labels": [-100] * start + ids[start:]}
+        for ids, start in encode(chosen.base, pairs(chosen.train), end, chosen.max_length)
+    ]
+    more: dict[str, Any] = {}
+    if chosen.tuned:  # rows of about one length together; nothing saved or logged on the way
+        more = {"group_by_length": True, "save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True,
+                "dataloader_pin_memory": False}  # fmt: skip
+    settings = TrainingArguments(
+        output_dir=chosen.out, learning_rate=chosen.lr, num_train_epochs=chosen.epochs,
+        per_device_train_batch_size=chosen.batch, seed=chosen.seed, report_to="none", **more,
+    )  # fmt: skip
+    trainer = Trainer(
+        model=get_peft_model(base, config),
+        args=settings,
+        data_collator=DataCollatorForSeq2Seq(tokenizer, padding=True),
+        train_dataset=rows,
+        callbacks=[Clock(measured)],
+    )
+    trainer.train()
+    measured.say()
+
+
+if __name__ == "__main__":
+    main()
