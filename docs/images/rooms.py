@@ -12,8 +12,8 @@ WIDTH, HEIGHT, GAP = 760, 54, 8
 FLOORS: list[list[tuple[str, str]]] = [
     [("cli/", "one thin file per command")],
     [("api.py", "what commands, notebooks and services call"), ("sklearn.py", "estimators")],
+    [("serve/", "many tasks in one process: engine, batches, HTTP, training jobs")],
     [("analysis/", "clean, compare, experiments, explain, suggest, demo")],
-    [("serve/", "many tasks in one process: engine, batches, HTTP")],
     [("hub/", "tasks that travel: verify, export, import, other libraries, search, site")],
     [("training/", "one pipeline: load, resolve, fit, package; search, joint, checkpoints, stream")],
     [("models/", "architectures, sites, hooks, the frozen base, bound tasks, activation cache")],
