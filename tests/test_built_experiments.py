@@ -268,9 +268,9 @@ def test_a_cell_waits_for_those_that_it_needs(tmp_path: Path) -> None:
         return ledger.Cell({"name": name}, lambda: ran.append(name) or {"score": 1}, 1, "x", needs)
 
     first = cell("first")
-    both = [cell("second", first), first]
     setup = Setup(tmp_path, tmp_path, on_event=lambda event: told.append(event["text"]))
-    assert [line["asked"]["name"] for line in ledger.run(both, setup)] == ["first"]
+    assert [line["asked"]["name"] for line in ledger.run([cell("second", first), first], setup)] == ["second", "first"]
+    assert ran == ["first", "second"]
+    assert [line["asked"]["name"] for line in ledger.run([first, cell("third", cell("missing"))], setup)] == ["first"]
     assert "1 of 2 cells are open" in told[-1]
-    assert [line["asked"]["name"] for line in ledger.run(both, setup)] == ["second", "first"]
     assert ran == ["first", "second"]

@@ -147,6 +147,7 @@ def test_weights_and_biases_gets_the_run_offline_and_prints_nothing(
     world: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     wandb = pytest.importorskip("wandb", reason=NO_WANDB)
+    pytest.importorskip("openai")  # where it is imported, wandb suggests another of its products
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import types
 from collections import Counter
@@ -384,9 +385,11 @@ APART = {("deberta-v2", None), ("deberta-v2", "top:1")}
 
 def ground(model: Any) -> Any:
     hooked = HookedModel(model)
-    encoder = types.SimpleNamespace(pad_id=tiny.PAD, types=False)
+    encoder = types.SimpleNamespace(pad_id=tiny.PAD, types=False, writer=None)
     words = hooked.backbone.get_input_embeddings().weight  # type: ignore[operator]
-    return types.SimpleNamespace(hooked=hooked, encoder=encoder, device="cpu", embeddings=words)
+    base = types.SimpleNamespace(hooked=hooked, encoder=encoder, device="cpu", embeddings=words)
+    base.hidden = functools.partial(Base.hidden, base)  # type: ignore[arg-type]
+    return base
 
 
 CASES = [

@@ -15,7 +15,7 @@ import typer
 from adaptree.cli import app as shared
 from adaptree.cli import options
 from adaptree.cli.app import app
-from adaptree.cli.show import Format, Progress, emit, emit_live, say, visible_lines
+from adaptree.cli.show import Format, Progress, emit, emit_live, piece, say
 from adaptree.errors import DataError, UsageError
 from adaptree.reports.text import visible, width
 
@@ -94,8 +94,8 @@ def predict(
         pairs = _as_they_come(bound, _stdin(reading.get("encoding", "utf-8")), min_score)
         emit_live(_answers(pairs, form), form or Format.table, _widths(bound))
     elif texts and form is None and min_score is None and _can_follow(bound, texts):
-        bound.write(bound.kind.inputs([bound.line(texts[0])], bound.task.record), on_text=_print_piece)
-        print()
+        bound.write(bound.kind.inputs([bound.line(texts[0])], bound.task.record), on_text=piece)
+        piece("\n")
     else:
         pairs = api.predict_lines(bound, texts or [], min_score=min_score)
         emit(_answers(pairs, form), form or Format.table)
@@ -110,10 +110,6 @@ def _can_follow(bound: Any, texts: list[str]) -> bool:
     one = len(texts) == 1 and sys.stdout.isatty() and not hasattr(bound, "parts")
     writes = getattr(getattr(bound, "kind", None), "generates", False)
     return one and writes and not bound.decoding.get("choices")
-
-
-def _print_piece(piece: str) -> None:
-    print(visible_lines(piece), end="", flush=True)
 
 
 def _zero_shot(labels: str, int8: bool, opening: Mapping[str, Any]) -> Any:

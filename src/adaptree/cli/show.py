@@ -222,6 +222,11 @@ def page(markdown: str) -> None:
     out().print(Markdown(text, code_theme="ansi_dark", hyperlinks=False))
 
 
+def piece(text: str) -> None:
+    """Print a part of a text that goes on, as it is written."""
+    print(visible_lines(text), end="", flush=True)
+
+
 def say(text: str, quiet: bool = False) -> None:
     """Print a line on stderr."""
     if not quiet:

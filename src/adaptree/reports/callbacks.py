@@ -36,8 +36,10 @@ def tensorboard(folder: str | Path) -> Listener:
 def wandb(project: str) -> Listener:
     """Return a listener that logs runs to a project of Weights & Biases: settings, curves and final scores.
 
-    It prints nothing. With WANDB_MODE=offline it keeps them in ./wandb (or WANDB_DIR) and needs no network.
+    It prints nothing, unless the environment says otherwise. With WANDB_MODE=offline it keeps them in ./wandb (or
+    WANDB_DIR) and needs no network.
     """
+    os.environ.setdefault("WANDB_SILENT", "true")  # a run's own setting does not silence what wandb suggests
     try:
         import wandb as library
     except ImportError as error:

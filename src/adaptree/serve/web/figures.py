@@ -86,15 +86,25 @@ def _objects(folder: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         folders[:] = sorted(each for each in folders if not each.startswith(".") and each not in ("cells", "store"))
         for name in sorted(names):
             path = Path(place) / name
-            if not name.endswith(".json") or seen >= MOST_FILES:
+            if not name.endswith((".json", ".jsonl")) or seen >= MOST_FILES:
                 continue
             seen += 1
             try:
-                said = json.loads(path.read_bytes()) if path.stat().st_size <= LARGEST else None
+                text = path.read_text("utf-8") if path.stat().st_size <= LARGEST else ""
+                read = [json.loads(each) for each in (text.splitlines() if name.endswith(".jsonl") else [text]) if each]
             except (OSError, ValueError, RecursionError):
                 continue
-            if isinstance(said, dict):
-                yield str(path.parent.relative_to(folder)), said
+            for said in read:
+                if isinstance(said, dict):
+                    yield str(path.parent.relative_to(folder)), _fused_cell(said) or said
+
+
+def _fused_cell(said: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return what a fusion attends to, with its title, from a cell of `experiment fusion`; None for anything else."""
+    asked, found = said.get("asked"), said.get("found")
+    if not isinstance(asked, dict) or not isinstance(found, dict) or not isinstance(found.get("attention"), dict):
+        return None
+    return {**found["attention"], "task": f"{asked.get('task')}, {asked.get('what')}, seed {asked.get('seed')}"}
 
 
 def _comparison(where: str, said: Mapping[str, Any]) -> Comparison:
