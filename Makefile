@@ -5,7 +5,7 @@ PIP    := python -m pip install --quiet --disable-pip-version-check --constraint
 PYTEST ?= -n 2 --dist worksteal
 PEERS  := $(VENV)/peers
 
-.PHONY: demo test test-all coverage coverage-total peers lint types format docs build wheel audit clean
+.PHONY: demo test test-slow test-all coverage coverage-total peers lint types format docs build wheel audit clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -14,7 +14,11 @@ demo: $(VENV)/.installed
 test: $(VENV)/.developing
 	$(PY) -m pytest $(PYTEST) $(COVERAGE) -m "not slow and not campaign"
 
-# All tests: also every method on every architecture, and the long campaigns.
+# What `make test` leaves out but for the campaigns: every method on every architecture, and other tests that take long.
+test-slow: $(VENV)/.developing
+	$(PY) -m pytest $(PYTEST) $(COVERAGE) -m "slow and not campaign"
+
+# All tests, the long campaigns too.
 test-all: $(VENV)/.developing
 	$(PY) -m pytest $(PYTEST) $(COVERAGE)
 

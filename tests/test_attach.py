@@ -244,6 +244,7 @@ def minilm() -> tuple[Any, Any]:
     return model, tf.AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_the_real_base_learns_and_stays_as_it_was(minilm: tuple[Any, Any], tmp_path: Path) -> None:
     from adaptree.models.fingerprint import fingerprint

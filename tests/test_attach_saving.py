@@ -149,6 +149,7 @@ sys.stdout.buffer.write(tuned.eval()(input_ids=ids).logits.detach().numpy().toby
 """
 
 
+@pytest.mark.slow
 def test_the_code_of_a_saved_card_gives_the_same_logits_in_another_process(tmp_path: Path) -> None:
     """As a user does it: a Hugging Face model, a loop of one's own, a folder, and what its README says."""
     bert().save_pretrained(tmp_path / "model")

@@ -42,7 +42,7 @@ GENERATED = {DOCS / "reference" / "commands.md", DOCS / "reference" / "api.md"}
 """Pages that the site's build writes."""
 RUN, DATA = {"python", "sh"}, {"csv", "jsonl", "text", "toml"}
 FOREIGN = re.compile(r'py title="(adapters|openai|peft|SetFit) \d+\.\d+"')
-LONG = ("ablate", "compare", "composition", "explain", "leave")
+LONG = ("ablate", "compare", "composition", "explain", "few-labels", "leave", "stream", "versions")
 """Pages whose blocks take several seconds, which `make test-all` runs."""
 FENCE = re.compile(r"^([ \t]*)```([^\n`]*)\n(.*?)^\1```[ \t]*$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"`([\w-]+\.(?:csv|jsonl|conll|txt|toml))`")

@@ -302,6 +302,7 @@ def test_few_labels_are_trained_in_every_way_and_no_cell_twice(
     assert len(lowdata.finished(out)) == len(cells)
 
 
+@pytest.mark.slow
 def test_strategies_are_compared_on_the_same_first_rows_pool_and_test_rows(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,6 +86,7 @@ def resumes(start: Callable[..., tuple[str, list[str]]], name: str, out: Path, c
     return page
 
 
+@pytest.mark.slow
 def test_every_size_is_set_beside_full_fine_tuning(
     start: Callable[..., tuple[str, list[str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +113,7 @@ def test_a_figure_of_the_trade_off_waits_for_a_task_that_all_methods_have(
     assert not (tmp_path / "figure.png").exists()
 
 
+@pytest.mark.slow
 def test_scales_of_the_first_weights_are_tried(
     start: Callable[..., tuple[str, list[str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +164,7 @@ def two_arrivals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(forgetting.WAYS, forgetting.ADAPTERS, "houlsby:4")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("two_arrivals")
 def test_a_model_that_is_trained_on_forgets_and_adapters_stay_bit_for_bit(
     start: Callable[..., tuple[str, list[str]]], tmp_path: Path

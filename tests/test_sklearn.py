@@ -83,6 +83,7 @@ def classifier(base: str, **options: Any) -> AdapterClassifier:
     return AdapterClassifier(**{"method": "houlsby:8", "base": base, "epochs": 6, "lr": 1e-2, **options})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [AdapterClassifier, AdapterRegressor, SpellingClassifier, SpellingRegressor])
 @pytest.mark.filterwarnings("ignore")
 def test_scikit_learns_own_checks_pass(kind: Any, base: str) -> None:

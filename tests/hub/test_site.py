@@ -370,6 +370,7 @@ def test_the_command_prints_the_page_to_open(
     assert "is not a site" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_nothing_heavy_is_imported(store: Store, tmp_path: Path) -> None:
     store.add(task())
     code = (

@@ -87,6 +87,7 @@ def predict(folder: Path, *words: str, stdin: str | None = None) -> list[Any]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_every_batch_and_length_gives_our_logits(bound: Bound, folder: Path) -> None:
     session = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
     rng = np.random.default_rng(0)

@@ -246,6 +246,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_the_pipeline_gives_our_scores_without_adaptree(base: Base, tmp_path: Path) -> None:
     texts = [*made.TEXTS, " ".join(made.TEXTS * 4)]  # the last one is cut
     expected = {}
@@ -285,6 +286,7 @@ print(json.dumps([tags, spans, scores, fills]))
 """
 
 
+@pytest.mark.slow
 def test_the_other_kinds_run_without_adaptree(base: Base, tmp_path: Path) -> None:
     ways = {"tag": "lora:3", "answer": "ia3", "choose": "bapna:5", "mlm": "pfeiffer(size=5, invertible=true)"}
     bound = {kind: base.bind(made.task(base, way, kind)) for kind, way in ways.items()}
@@ -312,6 +314,7 @@ def test_the_other_kinds_run_without_adaptree(base: Base, tmp_path: Path) -> Non
     assert [score for _, score in fills] == pytest.approx([each["score"] for each in blank.fills[0]], abs=CLOSE)
 
 
+@pytest.mark.slow
 def test_without_trust_the_model_is_refused_and_not_another_one_loaded(base: Base, tmp_path: Path) -> None:
     to_transformers(base.bind(made.task(base, "houlsby:6")), tmp_path / "model")
     code = """

@@ -257,6 +257,7 @@ def test_verify_reads_the_objects_and_not_their_copies(here: Store) -> None:
     assert key in " ".join(found.damaged[0].damaged.values())
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_in_any_object_is_found_and_named(
     here: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,6 +304,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_every_command_works_on_a_store_behind_a_url(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -146,6 +146,7 @@ def flips(store: Store, count: int, seed: int) -> None:
     assert verify(store).ok
 
 
+@pytest.mark.slow
 def test_two_hundred_flipped_bits_are_found_and_named(store: Store) -> None:
     flips(store, 200, seed=0)
 
@@ -564,6 +565,7 @@ def test_the_command_prints_tables_and_json(store: Store, capsys: pytest.Capture
     assert "repaired: tasks/words/1/README.md, drawn from the record" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_a_task_on_the_real_base_answers_the_same_bits_in_another_process(tmp_path: Path) -> None:
     rows = [{"text": f"{word} {n}", "label": word} for n in range(6) for word in ("good", "bad")]

@@ -493,6 +493,7 @@ def toy(count: int, seed: int) -> tuple[list[dict[str, str]], list[dict[str, Any
     return inputs, targets
 
 
+@pytest.mark.slow
 def test_a_tiny_base_learns_to_point_at_the_beast(base: Base) -> None:
     kind, method = Answer(impossible=True, longest=5), parse("houlsby:16")
     inputs, targets = toy(160, 0)

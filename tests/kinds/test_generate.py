@@ -447,6 +447,7 @@ def test_the_card_shows_what_is_written_beside_the_references(stored: tuple[str,
     assert all(known[row["prompt"]] == row["reference"] for row in shown)
 
 
+@pytest.mark.slow
 def test_methods_are_compared_by_the_perplexity_of_the_references(folders: dict[str, Path], tmp_path: Path) -> None:
     from adaptree.analysis.compare import compare
 

@@ -185,6 +185,7 @@ def test_check_reads_its_file(run: Run, base: Path, data: Path) -> None:
     assert "no kind 'ordinall'" in run("check", data, "--kind", "ordinall", "--base", base).stderr
 
 
+@pytest.mark.slow
 def test_it_is_trained_scored_and_judged_by_its_own_metrics(trained: dict[str, Any]) -> None:
     assert trained["kind"] == "ordinal"
     assert set(trained["metrics"]["validation"]) == {"distance", "accuracy"}
@@ -205,6 +206,7 @@ def test_predict_and_evaluate(run: Run, trained: dict[str, Any], data: Path) -> 
     assert json.loads(done.stdout)["metrics"]["test"]["distance"] < 2
 
 
+@pytest.mark.slow
 def test_the_card_tells_what_the_kind_knows_and_stays_plain_without_it(
     run: Run, trained: dict[str, Any], root: Path
 ) -> None:

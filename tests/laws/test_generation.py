@@ -25,8 +25,8 @@ from tests.laws.ground import INSIDE, REFUSED, small
 ROWS = [{"prompt": f"say {a}{b}", "completion": f"{b}{a} {a}"} for a in "abcd" for b in "gh"]
 PROMPTS = ["say ag", "tell me about the old lion near the river", "a"]
 BASES = ("llama", "t5", "gpt2", "bart", "mistral", "qwen2", "qwen3")
-FIRST, EVERYWHERE = ("llama", "t5"), ("houlsby", "lora", "full")
-"""Architectures that have every method in `make test`, and methods that are on every architecture there."""
+FIRST, OFTEN = ("llama", "t5", "gpt2"), ("houlsby", "lora", "full", "ia3", "lt_sft", "norms")
+"""The architectures and methods of `make test`; the others are slow tests."""
 WRITING = [name for name in INSIDE if name != "head"]
 
 
@@ -36,7 +36,7 @@ def refused(architecture: str, method: str) -> bool:
 
 
 PAIRS = [
-    pytest.param(name, method, marks=[] if name in FIRST or method in EVERYWHERE else [pytest.mark.slow])
+    pytest.param(name, method, marks=[] if name in FIRST and method in OFTEN else [pytest.mark.slow])
     for name in BASES
     for method in WRITING
     if not refused(name, method)

@@ -266,6 +266,7 @@ def test_names_that_are_none_of_a_task_are_refused(bundle: Path, tmp_path: Path,
     assert not Path("/etc/evil").exists()
 
 
+@pytest.mark.slow
 def test_zip64_is_written_where_it_is_needed_and_read_back(
     store: Store, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

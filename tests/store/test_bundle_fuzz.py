@@ -451,6 +451,7 @@ print(halves)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.campaign)])
 def test_a_killed_import_leaves_whole_versions_only(tmp_path: Path, count: int) -> None:
     old = Store(tmp_path / "old")

@@ -365,6 +365,7 @@ for i in range(6):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [2, pytest.param(8, marks=pytest.mark.campaign)])
 def test_processes_list_and_add_at_once_and_none_fails_or_misses_anything(store: Store, processes: int) -> None:
     root = str(Path(__file__).parents[2])
@@ -504,6 +505,7 @@ print("survived", count)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="only where processes fork")
 @pytest.mark.parametrize("kills", [10, pytest.param(100, marks=pytest.mark.campaign)])
 def test_a_kill_while_the_index_is_written_leaves_a_store_that_lists_all(store: Store, kills: int) -> None:

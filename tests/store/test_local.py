@@ -351,6 +351,7 @@ def fill(store: Store, first: int, count: int) -> None:
         store.add(Task(replace(one.record, name=f"task-{number}"), one.tensors))
 
 
+@pytest.mark.slow
 def test_a_thousand_tasks_slow_nothing_down(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda handle: None)  # a thousand additions would wait for the disk
     listed: list[object] = []

@@ -572,6 +572,7 @@ def crowd(endpoint: str, tmp_path: Path, what: str, *words: object, url: str = "
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seconds", [pytest.param(1, id="short"), pytest.param(60, marks=pytest.mark.campaign, id="long")]
 )
@@ -583,6 +584,7 @@ def test_eight_processes_at_once_lose_nothing(
     assert found["added"] > 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("which", "rounds"),
     [

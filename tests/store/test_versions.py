@@ -307,6 +307,7 @@ def killed(folder: Path, kills: int) -> None:
     assert verify(Store(folder)).ok
 
 
+@pytest.mark.slow
 def test_what_is_killed_leaves_exactly_what_was_completed(tmp_path: Path) -> None:
     killed(tmp_path / "store", 20)
 
@@ -327,6 +328,7 @@ def at_once(folder: Path, seconds: float) -> None:
     assert verify(Store(folder)).ok
 
 
+@pytest.mark.slow
 def test_eight_processes_at_once_lose_nothing(tmp_path: Path) -> None:
     at_once(tmp_path / "store", 4)
 

@@ -291,7 +291,7 @@ PLACES = {"first": 0.0, "early": 0.1, "middle": 0.5, "late": 0.9, "last of the s
 
 
 @pytest.mark.parametrize("place", [*PLACES, "word", "name", "size", "checksum", "end"])
-@pytest.mark.parametrize("bit", [0, 7])
+@pytest.mark.parametrize("bit", [0, pytest.param(7, marks=pytest.mark.slow)])
 def test_one_flipped_bit_is_found_and_the_file_is_computed_again(
     base: Base, data: Path, cache: Path, place: str, bit: int
 ) -> None:
@@ -427,6 +427,7 @@ def test_a_run_that_was_stopped_is_resumed_on_it_bit_for_bit(
     assert same(whole.task.weights, resumed.task.weights)
 
 
+@pytest.mark.slow
 def test_everything_that_moves_a_bit_is_in_the_name(base: Base, data: Path, cache: Path, tmp_path: Path) -> None:
     trained(base, data, "houlsby(size=8, layers=top:2)")
     trained(base, data, "houlsby(size=8, layers=top:1)")

@@ -132,6 +132,7 @@ def _command(words: list[str], log: Path) -> None:
     os._exit(main(words))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("between", [0.0, 0.2])
 def test_a_command_that_is_stopped_twice_says_what_is_kept_and_how_to_go_on(
     base: at.Base, data: Path, tmp_path: Path, between: float

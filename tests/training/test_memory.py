@@ -145,6 +145,7 @@ def _in_little_memory(base: Path, data: Path, store: Path, log: Path) -> None:
         log.write_text(str(error))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc and RLIMIT_AS")
 def test_a_process_that_may_have_no_more_memory_says_what_helps(tmp_path: Path) -> None:
     data, log = tmp_path / "long.csv", tmp_path / "log"

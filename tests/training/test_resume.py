@@ -137,6 +137,7 @@ def _done(store: Path) -> Any:
     return done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "where", ["half way", *(pytest.param(f"{at} the rename", marks=pytest.mark.slow) for at in ("before", "after"))]
 )

@@ -564,6 +564,7 @@ def _stream_until_killed(source: Path, base: Path, store: Path) -> None:
     (store / "done").touch()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.campaign)])
 def test_kills_at_random_moments_leave_one_version_of_each_file_with_the_same_bits(
     world: Path, tmp_path: Path, alone: dict[str, str], kills: int
