@@ -70,7 +70,8 @@ const showJob = (job) => {
 
 const showTask = (job) => {
   const part = job.metrics?.test ? "test" : "validation";
-  const found = Object.entries(job.metrics?.[part] ?? {}).slice(0, 4);
+  const main = ([name]) => Number(name === job.progress?.metric); // what the best epoch was chosen by comes first
+  const found = Object.entries(job.metrics?.[part] ?? {}).sort((a, b) => main(b) - main(a)).slice(0, 4);
   byId("scores").replaceChildren(
     ...found.map(([name, value]) => fact(name.replaceAll("_", " "), score(value), part === "test" ? "on the test rows" : held ? `on ${held.toLocaleString("en")} held-out rows` : "on held-out rows")),
     fact("Trained in", duration(job.bill.seconds), `${job.bill.rows.toLocaleString("en")} rows`),
