@@ -8,6 +8,8 @@ Whatever a page logs, refuses by its policy, or asks of another host fails the t
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -179,6 +181,15 @@ def faults(page: Any) -> list[str]:
         for each in found
         if each["impact"] in ("serious", "critical")
     ]
+
+
+def photograph(page: Any) -> None:
+    """Keep a picture of a page as it is now, if ADAPTREE_PICTURES names a folder: for people to look at."""
+    if folder := os.environ.get("ADAPTREE_PICTURES"):
+        width = page.viewport_size["width"]
+        scheme = "dark" if page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches") else "light"
+        where = re.sub(r"[^a-z0-9]+", "-", page.url.split("/", 3)[3].lower()).strip("-") or "tasks"
+        page.screenshot(path=Path(folder) / f"{where[:60]}-{width}-{scheme}.png", full_page=True)
 
 
 def sideways(page: Any) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.compat.forms import write
-from tests.serve.web.conftest import Open, Site, expect, faults, sideways
+from tests.serve.web.conftest import Open, Site, expect, faults, photograph, sideways
 
 PAGES = ("/", "/task/words", "/task/tags", "/all?text=lion", "/compose?expression=stack(a,b)", "/server")
 MORE = (
@@ -26,10 +26,12 @@ def test_a_page_has_no_serious_fault(every_site: Site, open_page: Open, address:
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         assert faults(page) == [], scheme
+        photograph(page)
     assert sideways(page) == 0
     assert page.locator("h1").count() == 1
     page.set_viewport_size({"width": 1280, "height": 900})
     assert sideways(page) == 0
+    photograph(page)
 
 
 def test_what_opens_later_has_no_serious_fault(every_site: Site, open_page: Open, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from adaptree.serve.jobs import Jobs
 from adaptree.serve.jobs.worker import Worker
 from tests.bases import FILLER, WORDS
 from tests.serve.serving import Asker
-from tests.serve.web.conftest import Open, Site, expect, faults, sideways
+from tests.serve.web.conftest import Open, Site, expect, faults, photograph, sideways
 
 EVIL = "<img src=x onerror=alert(1)>"
 PHONE = {"width": 390, "height": 844}
@@ -362,6 +362,7 @@ def test_the_pages_fit_a_phone_and_are_accessible(own_site: Site, open_page: Ope
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=scheme)
             assert (faults(page), sideways(page)) == ([], 0), (page.url, scheme)
+            photograph(page)
 
     page = open_page(own_site, "/new", viewport=PHONE)
     check()

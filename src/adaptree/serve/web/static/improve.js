@@ -146,7 +146,7 @@ const typed = () => {
 
 const last = String(Math.min(KEYS, labels.length));
 const HINTS = {
-  classify: [["1", last, "a label"], ["Enter", "the predicted one"]],
+  classify: [["1", last, "a label"]],
   multilabel: [["1", last, "on or off"], ["Enter", "that is all"]],
   regress: [["Enter", "set the number"]],
 };
@@ -173,7 +173,8 @@ const render = () => {
     : each.doubt == null ? "" : `${percent(each.doubt)} in doubt`;
   byId("words").replaceChildren(...textOf(each).map((text) => element("div", "words", text)));
   byId("answers").replaceChildren(...(kind === "regress" ? typed() : shown().map(answer)));
-  const hints = [...HINTS[kind], ["←", "→", "to and fro"], ["s", mode === "errors" ? "keep its label" : "skip"], ["u", "undo"]];
+  const proposed = kind === "classify" ? [["Enter", mode === "errors" ? "the suggested one" : "the predicted one"]] : [];
+  const hints = [...HINTS[kind], ...proposed, ["←", "→", "to and fro"], ["s", mode === "errors" ? "keep its label" : "skip"], ["u", "undo"]];
   byId("keys").replaceChildren(...hints.map((hint) => {
     const what = hint.at(-1);
     const keys = hint.slice(0, -1).flatMap((key, i) => (i && !["→"].includes(key) ? ["–", element("kbd", "", key)] : [element("kbd", "", key)]));
