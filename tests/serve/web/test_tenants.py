@@ -52,7 +52,7 @@ def test_what_is_computed_for_a_tenant_is_of_its_own_tasks(keyed_site: Site) -> 
         assert found.status == 404, path
     assert keyed_site.world.store.versions("other/secret") == [1]
     shown = ask(keyed_site, "acme", "GET", "/compose?expression=stack(reviews,other/secret)").body.decode()
-    assert "No task &#39;other/secret&#39;" in shown
+    assert "no task &#39;other/secret&#39;" in shown
 
 
 def test_one_text_goes_through_a_tenants_own_tasks(keyed_site: Site) -> None:

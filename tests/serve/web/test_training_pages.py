@@ -67,7 +67,7 @@ def test_a_dropped_file_is_checked_and_its_guesses_can_be_changed(
     own_site: Site, open_page: Open, tmp_path: Path
 ) -> None:
     rows = [(text, label, "x", i) for i, (text, label) in enumerate(sentences(30, 1))]
-    page = open_page(own_site, "/new")
+    page = open_page(own_site, "/new", expected=("422",))  # between one change and the next
     page.set_input_files("#file", table(tmp_path / "Nice Words.csv", ["text", "label", EVIL, "n"], rows))
     expect(page.locator("#facts")).to_contain_text("30")
     expect(page.get_by_label("Name", exact=True)).to_have_value("nice-words")
@@ -268,8 +268,6 @@ def test_a_job_that_waits_can_be_cancelled_and_tried_again(own_site: Site, open_
     file = table(tmp_path / "things.csv", ["text", "label"], sentences(30, 5))
     page = open_page(own_site, "/new")
     page.set_input_files("#file", file)
-    page.locator("summary", has_text="More settings").click()
-    page.get_by_label("Method").select_option("head")
     page.get_by_role("button", name="Train").click()
     page.wait_for_url("**/jobs/*")
     expect(page.locator("#where")).to_have_text("It is the next one.")  # no worker is here

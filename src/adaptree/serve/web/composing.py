@@ -133,8 +133,7 @@ async def _read(request: Request, caller: Caller, text: str) -> tuple[Composed |
 def _said(error: Exception) -> str:
     """Return an error as a caller may see it: without paths of the server."""
     problem = problem_of(error)
-    said = " ".join(filter(None, [problem.message, problem.hint]))
-    return said[:1].upper() + said[1:]
+    return " ".join(filter(None, [problem.message, problem.hint]))
 
 
 def _composed(service: Service, said: str, resolved: str, url: str) -> Composed:
