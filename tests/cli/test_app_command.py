@@ -21,10 +21,9 @@ from adaptree.cli import app_command, main
 
 
 @contextmanager
-def running(folder: Path, *options: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str, Asker]]:
+def running(*options: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str, Asker]]:
     """`adaptree app` in a process of its own; its one line, and who asks it."""
-    base = tiny_base(folder / "tiny", layers=2)
-    command = [sys.executable, "-m", "adaptree", "app", "--base", str(base), "--threads", "1", *options]
+    command = [sys.executable, "-m", "adaptree", "app", *options]
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}, start_new_session=True
     )
@@ -55,7 +54,8 @@ def test_an_empty_machine_gets_a_store_a_page_and_its_browser(tmp_path: Path) ->
     browser.write_text(f'#!/bin/sh\necho "$1" >> {opened}\n')
     browser.chmod(0o755)
     store = tmp_path / "new" / "store"
-    with running(tmp_path, "--store", str(store), "--port", "0", BROWSER=f"{browser} %s") as (process, line, ask):
+    options = ["--base", str(tiny_base(tmp_path / "tiny", layers=2)), "--threads", "1", "--port", "0"]
+    with running(*options, "--store", str(store), BROWSER=f"{browser} %s") as (process, line, ask):
         assert line.strip().endswith("Ctrl-C ends it")
         assert store.is_dir()
         page = ask.get("/", headers={"Accept": "text/html"})

@@ -8,6 +8,8 @@ Whatever a page logs, refuses by its policy, or asks of another host fails the t
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -78,10 +80,10 @@ def own_site(world: World, tmp_path: Path) -> Iterator[Site]:
         yield found
 
 
-@pytest.fixture
-def keyed_site(world: World, tmp_path: Path) -> Iterator[Site]:
+@contextmanager
+def with_keys(world: World, folder: Path) -> Iterator[Site]:
     """A server with keys: admin of all, two tenants' own, and an admin of one tenant."""
-    file = tmp_path / "keys.json"
+    file = folder / "keys.json"
     made = {
         name: new_key(file, tenant=tenant, scopes=scopes)[1]
         for name, tenant, scopes in (
@@ -92,9 +94,23 @@ def keyed_site(world: World, tmp_path: Path) -> Iterator[Site]:
             ("other", "other", ("predict",)),
         )
     }
-    shutil.copytree(world.store.path, tmp_path / "store")
-    own = World(tmp_path, world.base, Store(tmp_path / "store"))
+    shutil.copytree(world.store.path, folder / "store")
+    own = World(folder, world.base, Store(folder / "store"))
     with serving(own, file, made) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def keyed_site(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A server with keys that tests share: they change neither its tasks nor its keys."""
+    with with_keys(world, tmp_path_factory.mktemp("keyed")) as found:
+        yield found
+
+
+@pytest.fixture
+def own_keyed_site(world: World, tmp_path: Path) -> Iterator[Site]:
+    """A server with keys that a test may change."""
+    with with_keys(world, tmp_path) as found:
         yield found
 
 
@@ -125,7 +141,7 @@ def open_page(chromium: Any) -> Iterator[Open]:
     def open_address(
         site: Site, address: str = "/", *, key: str = "", expected: tuple[str, ...] = (), **options: Any
     ) -> Any:
-        context = chromium.new_context(**options)
+        context = chromium.new_context(reduced_motion="reduce", **options)  # colours change at once
         contexts.append(context)
         if key:
             context.add_cookies([{"name": COOKIE, "value": site.keys[key], "url": site.url, "httpOnly": True}])
@@ -165,6 +181,15 @@ def faults(page: Any) -> list[str]:
         for each in found
         if each["impact"] in ("serious", "critical")
     ]
+
+
+def photograph(page: Any) -> None:
+    """Keep a picture of a page as it is now, if ADAPTREE_PICTURES names a folder: for people to look at."""
+    if folder := os.environ.get("ADAPTREE_PICTURES"):
+        width = page.viewport_size["width"]
+        scheme = "dark" if page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches") else "light"
+        where = re.sub(r"[^a-z0-9]+", "-", page.url.split("/", 3)[3].lower()).strip("-") or "tasks"
+        page.screenshot(path=Path(folder) / f"{where[:60]}-{width}-{scheme}.png", full_page=True)
 
 
 def sideways(page: Any) -> int:

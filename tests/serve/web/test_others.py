@@ -151,6 +151,17 @@ def test_tasks_are_picked_composed_and_tried(every_site: Site, open_page: Open) 
     expect(page.get_by_role("alert")).to_contain_text("no task 'nothing'")
 
 
+def test_what_the_page_of_compositions_begins_with_can_answer(every_site: Site, open_page: Open) -> None:
+    page = open_page(every_site, "/compose")
+    ideas = page.locator(".chips a").all_inner_texts()
+    assert ideas
+    for idea in ideas:
+        page.goto(f"{every_site.url}/compose")
+        page.get_by_role("link", name=idea, exact=True).click()
+        expect(page.locator("#try")).to_be_attached()
+        assert page.get_by_role("alert").count() == 0
+
+
 def test_a_composition_of_an_address_is_in_the_fields(every_site: Site, open_page: Open) -> None:
     page = open_page(every_site, "/compose?expression=average_outputs(a, b, words)")
     expect(page.get_by_label("Operator")).to_have_value("average_outputs")
@@ -203,9 +214,9 @@ def test_quantiles_lie_in_their_bucket() -> None:
     assert quantile(0.99, counts) == SECONDS[-1]
 
 
-def test_an_admin_makes_and_revokes_keys(keyed_site: Site, open_page: Open) -> None:
-    page = open_page(keyed_site, "/server", key="admin")
-    file = keyed_site.server.app.state.service.keys.path
+def test_an_admin_makes_and_revokes_keys(own_keyed_site: Site, open_page: Open) -> None:
+    page = open_page(own_keyed_site, "/server", key="admin")
+    file = own_keyed_site.server.app.state.service.keys.path
     page.get_by_text("New key", exact=True).click()
     page.get_by_label("Tenant").fill("acme")
     page.get_by_label("Note").fill("<b>Ann</b>")
@@ -217,28 +228,28 @@ def test_an_admin_makes_and_revokes_keys(keyed_site: Site, open_page: Open) -> N
     assert text.startswith(f"at_{made.id}_")
     assert (made.tenant, made.scopes, made.rate, made.note) == ("acme", ("predict", "train"), 5.0, "<b>Ann</b>")
     time.sleep(1.1)  # a server looks at the file every second
-    assert Asker(keyed_site.url, text).get("/v1/tasks").status == 200
-    page.goto(f"{keyed_site.url}/server")
+    assert Asker(own_keyed_site.url, text).get("/v1/tasks").status == 200
+    page.goto(f"{own_keyed_site.url}/server")
     assert text not in page.content()
     assert "yours" in page.locator("main table").inner_text()
     page.get_by_role("button", name=f"Revoke {made.id}").click()
     expect(page.get_by_role("button", name=f"Revoke {made.id}")).to_have_count(0)
     time.sleep(1.1)
-    assert Asker(keyed_site.url, text).get("/v1/tasks").status == 401
+    assert Asker(own_keyed_site.url, text).get("/v1/tasks").status == 401
 
 
-def test_a_key_that_cannot_be_made_says_why_and_ones_own_stays(keyed_site: Site) -> None:
+def test_a_key_that_cannot_be_made_says_why_and_ones_own_stays(own_keyed_site: Site) -> None:
     form = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "text/html"}
-    cookie = {"Cookie": f"{COOKIE}={keyed_site.keys['admin']}"}
-    ask = Asker(keyed_site.url)
+    cookie = {"Cookie": f"{COOKIE}={own_keyed_site.keys['admin']}"}
+    ask = Asker(own_keyed_site.url)
     for body, says in ((b"tenant=A%20B&predict=1", "cannot be a tenant"), (b"tenant=a", "needs a scope"),
                        (b"predict=1&rate=x", "are numbers")):  # fmt: skip
         found = ask.post("/server/keys", body, headers={**form, **cookie})
         assert says in found.body.decode()
-    own = keyed_site.keys["admin"].split("_")[1]
+    own = own_keyed_site.keys["admin"].split("_")[1]
     assert ask.post("/server/keys/remove", f"id={own}".encode(), headers={**form, **cookie}).status == 409
     assert ask.post("/server/keys/remove", b"id=nothing", headers={**form, **cookie}).status == 422
-    assert len(read_keys(keyed_site.server.app.state.service.keys.path)) == 5
+    assert len(read_keys(own_keyed_site.server.app.state.service.keys.path)) == 5
 
 
 # Many tasks

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.compat.forms import write
-from tests.serve.web.conftest import Open, Site, expect, faults, sideways
+from tests.serve.web.conftest import Open, Site, expect, faults, photograph, sideways
 
 PAGES = ("/", "/task/words", "/task/tags", "/all?text=lion", "/compose?expression=stack(a,b)", "/server")
 MORE = (
@@ -22,15 +23,15 @@ def test_a_page_has_no_serious_fault(every_site: Site, open_page: Open, address:
     """In both colours, and at the width of a phone."""
     page = open_page(every_site, address, viewport={"width": 390, "height": 844})
     page.wait_for_load_state("networkidle")
-    page.wait_for_timeout(250)
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
-        page.wait_for_timeout(200)  # colours change in a moment
         assert faults(page) == [], scheme
+        photograph(page)
     assert sideways(page) == 0
     assert page.locator("h1").count() == 1
     page.set_viewport_size({"width": 1280, "height": 900})
     assert sideways(page) == 0
+    photograph(page)
 
 
 def test_what_opens_later_has_no_serious_fault(every_site: Site, open_page: Open, tmp_path: Path) -> None:
@@ -50,7 +51,6 @@ def test_what_opens_later_has_no_serious_fault(every_site: Site, open_page: Open
     page.locator("#evaluated .matrix").wait_for()
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
-        page.wait_for_timeout(200)
         assert faults(page) == [], scheme
     page.set_viewport_size({"width": 390, "height": 844})
     assert sideways(page) == 0
@@ -72,12 +72,12 @@ FIRST_PAINT = """() => new Promise((done) => new PerformanceObserver((list) => {
 
 
 def test_the_first_paint_is_quick(every_site: Site, open_page: Open) -> None:
-    """A second on loopback once a page was opened before; the bound is generous, as the machine may be busy."""
+    """A second on loopback once a page was opened before; a few tries, as the machine may be busy."""
     page = open_page(every_site)
     for address in ("/", "/task/words", "/all", "/methods", "/compose", "/server"):
         page.goto(every_site.url + address)
-        times = []
-        for _ in range(3):
+        times = [math.inf]
+        while min(times) >= 1000 and len(times) < 6:
             page.reload()
             times.append(page.evaluate(FIRST_PAINT))
         assert min(times) < 1000, (address, times)

@@ -113,9 +113,9 @@ def test_a_form_of_another_site_is_refused_without_keys_too(own_site: Site) -> N
     assert (found.status, found.error["code"]) == (403, "cross_site")
 
 
-def test_a_tenant_composes_under_its_own_name(keyed_site: Site, open_page: Open) -> None:
-    page = open_page(keyed_site, "/compose?expression=average(reviews,tickets)", key="trainer")
+def test_a_tenant_composes_under_its_own_name(own_keyed_site: Site, open_page: Open) -> None:
+    page = open_page(own_keyed_site, "/compose?expression=average(reviews,tickets)", key="trainer")
     page.get_by_label("Keep it as a task named").fill("both")
     page.get_by_role("button", name="Keep", exact=True).click()
     expect(page.locator("h1")).to_have_text("acme/both@1")
-    assert keyed_site.world.store.versions("acme/both") == [1]
+    assert own_keyed_site.world.store.versions("acme/both") == [1]

@@ -18,7 +18,7 @@ from adaptree.serve.jobs import Jobs
 from adaptree.serve.jobs.worker import Worker
 from tests.bases import FILLER, WORDS
 from tests.serve.serving import Asker
-from tests.serve.web.conftest import Open, Site, expect, faults, sideways
+from tests.serve.web.conftest import Open, Site, expect, faults, photograph, sideways
 
 EVIL = "<img src=x onerror=alert(1)>"
 PHONE = {"width": 390, "height": 844}
@@ -67,7 +67,7 @@ def test_a_dropped_file_is_checked_and_its_guesses_can_be_changed(
     own_site: Site, open_page: Open, tmp_path: Path
 ) -> None:
     rows = [(text, label, "x", i) for i, (text, label) in enumerate(sentences(30, 1))]
-    page = open_page(own_site, "/new")
+    page = open_page(own_site, "/new", expected=("422",))  # between one change and the next
     page.set_input_files("#file", table(tmp_path / "Nice Words.csv", ["text", "label", EVIL, "n"], rows))
     expect(page.locator("#facts")).to_contain_text("30")
     expect(page.get_by_label("Name", exact=True)).to_have_value("nice-words")
@@ -142,7 +142,8 @@ def test_a_file_becomes_a_task_and_twenty_labels_its_next_version(
     assert page.locator("#done-rows li").count() == 20
     assert faults(page) == []
     labels = [str(each) for each in own_site.world.store.record("things").labels]
-    shown = []
+    shown, asked = [], []
+    page.on("request", lambda request: asked.append(request.url))
     for number in range(20):
         text = page.locator("#words").inner_text()
         shown.append(text)
@@ -153,8 +154,8 @@ def test_a_file_becomes_a_task_and_twenty_labels_its_next_version(
             page.keyboard.press("s" if text == EVIL else str(labels.index(gold[text]) + 1))
         if number == 5:
             page.reload()
-            expect(page.locator("#card")).to_be_visible(timeout=WAIT)
             expect(page.locator("#at")).to_contain_text("7 of 20")
+            assert not [url for url in asked if url.endswith("/choose")], "the rows are not chosen again"
     assert len(set(shown)) == 20
     assert first[0][0] not in shown
     made = 20 - (EVIL in shown)
@@ -183,33 +184,33 @@ def test_a_file_becomes_a_task_and_twenty_labels_its_next_version(
     assert page.locator("#improve").get_attribute("data-kept")
 
 
-@pytest.mark.parametrize("apart", [False, True])
 def test_all_rows_that_a_version_was_scored_on_are_shown_where_its_data_is_kept(
-    own_site: Site, open_page: Open, tmp_path: Path, apart: bool
+    own_site: Site, open_page: Open, tmp_path: Path
 ) -> None:
     store, ask = own_site.world.store, Asker(own_site.url)
     file = upload(own_site, table(tmp_path / "things.csv", ["text", "label"], sentences(150, 3, known=1)))
     held = upload(own_site, table(tmp_path / "held.csv", ["text", "label"], sentences(60, 4, known=1)))
-    for name, keep in (("things", True), ("gone", False)):
+    for name, keep in (("things", True), ("apart", True), ("gone", False)):
         settings = {"name": name, "method": "pfeiffer:4", "epochs": 1, "baselines": False, "objective": "cross-entropy"}
-        body = {"file": file, **({"validation": held} if apart else {}), "settings": settings, "keep_data": keep}
-        assert ask.post("/v1/jobs", body).status == 202
-        Worker(store, Jobs(store), own_site.world.base).run(drain=True)
-    insight = store.record("things").extra["insight"]
-    rows = 60 if apart else 30
-    page = open_page(own_site, "/task/things")
-    shown = page.locator(".rows tbody tr:visible")
-    assert shown.count() == len(insight["mistakes"]) + len(insight["right"]) < rows
-    page.get_by_role("button", name=f"Show all {rows} rows").click()
-    expect(page.locator(".rows tbody tr")).to_have_count(rows)
-    assert [int(text) for text in page.locator(".matrix .cell").all_inner_texts() if text != "·"] == [
-        count for line in insight["confusion"]["counts"] for count in line if count
-    ]
-    for cell in page.locator("button.cell").all():
-        cell.click()
-        expect(shown).to_have_count(int(cell.inner_text()))
+        body = {"file": file, **({"validation": held} if name == "apart" else {}), "settings": settings}
+        assert ask.post("/v1/jobs", {**body, "keep_data": keep}).status == 202
+    Worker(store, Jobs(store), own_site.world.base).run(drain=True)
+    page = open_page(own_site)
+    for name, rows in (("things", 30), ("apart", 60)):
+        insight = store.record(name).extra["insight"]
+        page.goto(f"{own_site.url}/task/{name}")
+        shown = page.locator(".rows tbody tr:visible")
+        assert shown.count() == len(insight["mistakes"]) + len(insight["right"]) < rows
+        page.get_by_role("button", name=f"Show all {rows} rows").click()
+        expect(page.locator(".rows tbody tr")).to_have_count(rows)
+        assert [int(text) for text in page.locator(".matrix .cell").all_inner_texts() if text != "·"] == [
+            count for line in insight["confusion"]["counts"] for count in line if count
+        ]
+        for cell in page.locator("button.cell").all():
+            cell.click()
+            expect(shown).to_have_count(int(cell.inner_text()))
     assert faults(page) == []
-    page = open_page(own_site, "/task/gone")
+    page.goto(f"{own_site.url}/task/gone")
     expect(page.locator("[data-note]")).to_contain_text("The others are not kept here")
     assert page.get_by_role("button", name="Show all").count() == 0
 
@@ -302,6 +303,9 @@ def test_a_long_job_is_stopped_and_its_best_epoch_kept_and_a_files_name_is_inert
     expect(page.locator("#score svg")).to_be_visible()
     page.get_by_role("button", name="Stop and keep the best").click()
     expect(page.locator("#state")).to_have_text("done", timeout=WAIT)
+    expect(page.locator("#log")).to_contain_text("the best epoch so far becomes the task")
+    assert "Ctrl-C" not in page.locator("#log").inner_text()
+    assert page.locator("#share").get_attribute("value") == "1"
     assert own_site.world.store.versions("long") == [1]
     assert page.locator("img[src=x]").count() == 0
     expect(page.locator(".lead")).to_contain_text(EVIL)
@@ -351,37 +355,45 @@ def test_numbers_are_typed(own_site: Site, open_page: Open, tmp_path: Path) -> N
     expect(page.locator("#at")).to_contain_text("2 of 20")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_pages_fit_a_phone_and_are_accessible(own_site: Site, open_page: Open, tmp_path: Path, scheme: str) -> None:
-    page = open_page(own_site, "/new", viewport=PHONE, color_scheme=scheme)
-    assert (faults(page), sideways(page)) == ([], 0)
+def test_the_pages_fit_a_phone_and_are_accessible(own_site: Site, open_page: Open, tmp_path: Path) -> None:
+    def check() -> None:
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            assert (faults(page), sideways(page)) == ([], 0), (page.url, scheme)
+            photograph(page)
+
+    page = open_page(own_site, "/new", viewport=PHONE)
+    check()
     page.set_input_files("#file", table(tmp_path / "things.csv", ["text", "label"], sentences(30, 8)))
     expect(page.locator("#facts")).to_contain_text("30")
-    assert (faults(page), sideways(page)) == ([], 0)
+    page.locator("summary", has_text="More settings").click()
+    page.locator("summary", has_text="command line").click()
+    check()
     page.get_by_role("button", name="Train").click()
     page.wait_for_url("**/jobs/*")
     expect(page.locator("#log")).to_contain_text("Queued")
-    assert (faults(page), sideways(page)) == ([], 0)
+    check()
     page.goto(f"{own_site.url}/jobs")
-    assert (faults(page), sideways(page)) == ([], 0)
+    check()
     page.goto(f"{own_site.url}/improve/words")
+    check()
     page.set_input_files("#pool", table(tmp_path / "new.csv", ["text"], [(text,) for text, _ in sentences(40, 7)]))
     expect(page.locator("#card")).to_be_visible(timeout=WAIT)
-    assert (faults(page), sideways(page)) == ([], 0)
+    check()
 
 
 # Tenants and hostile requests
 
 
-def test_tenants_see_nothing_of_each_other(keyed_site: Site, tmp_path: Path) -> None:
+def test_tenants_see_nothing_of_each_other(own_keyed_site: Site, tmp_path: Path) -> None:
     file = table(tmp_path / "things.csv", ["text", "label"], sentences(30, 5))
-    acme, other = (Asker(keyed_site.url, keyed_site.keys[name]) for name in ("trainer", "acme"))
-    id = upload(keyed_site, file, "trainer")
+    acme, other = (Asker(own_keyed_site.url, own_keyed_site.keys[name]) for name in ("trainer", "acme"))
+    id = upload(own_keyed_site, file, "trainer")
     assert acme.get(f"/new/{id}/rows").status == 200
     job = acme.post("/v1/jobs", {"file": id, "settings": {"name": "things"}}).json
     assert acme.get(f"/jobs/{job['id']}", headers={"Accept": "text/html"}).status == 200
     assert other.get("/new").status == 403  # it may predict, not train
-    admin = Asker(keyed_site.url, keyed_site.keys["admin"])
+    admin = Asker(own_keyed_site.url, own_keyed_site.keys["admin"])
     made = admin.post("/v1/jobs", {"file": id, "settings": {"name": "x"}})
     assert made.status in (202, 404)
     for path in ("/improve/other/reviews", "/improve/nothing"):

@@ -65,15 +65,22 @@
   };
 
   // What scrolls sideways must be reachable with the keyboard.
-  const reachable = (box) => {
-    if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
+  const sizes = new ResizeObserver((entries) => {
+    for (const { target } of entries) {
+      if (target.scrollWidth > target.clientWidth) target.tabIndex = 0;
+      else target.removeAttribute("tabindex");
+    }
+  });
+
+  const prepare = (part) => {
+    part.querySelectorAll("pre").forEach(copyButton);
+    part.querySelectorAll("pre, .wide:not([tabindex])").forEach((box) => sizes.observe(box));
   };
 
-  window.copyButton = copyButton; // for code that comes into a page later
+  window.prepare = prepare; // for what comes into a page later
   apply(stored());
   document.addEventListener("DOMContentLoaded", () => {
     themeButton();
-    document.querySelectorAll("pre").forEach(copyButton);
-    document.querySelectorAll("pre, .wide").forEach(reachable);
+    prepare(document);
   });
 })();

@@ -335,7 +335,8 @@ class _Running:
             self._note("note", {"text": "training begins", **said})
         elif kind == "note":
             warning = {"warning": True} if event.get("warning") else {}
-            self._note("note", {"text": event["text"], **warning})
+            text = event["text"].partition("; Ctrl-C")[0]  # a job has no terminal
+            self._note("note", {"text": text, **warning})
         elif kind == "estimate":
             self.progress["seconds_left"] = round(event["seconds"], 1)
             self.progress["steps"] = event["steps"]

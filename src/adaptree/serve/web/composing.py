@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response
 from markupsafe import Markup
 
-from adaptree.compose import Fuse, Name, Parallel, Rows, parse
+from adaptree.compose import Expression, Fuse, Name, Parallel, Rows, parse
 from adaptree.errors import AdaptreeError
 from adaptree.serve.keys import Caller
 from adaptree.serve.problems import Problem, problem_of
@@ -77,14 +77,25 @@ async def compose(request: Request, expression: Text = "") -> Response:
     some = [each.name for each in rows if each.name in names and each.kind not in ("answer", "choose")][:2]
     return page(
         request, "compose.html", caller, expression=expression, names=names, operators=OPERATORS, composed=found,
-        problem=problem or (found.problem if found else ""), ideas=_ideas(some),
+        problem=problem or (found.problem if found else ""),
+        ideas=[] if expression else await asyncio.to_thread(_ideas, service, some),
     )  # fmt: skip
 
 
-def _ideas(names: list[str]) -> list[str]:
-    """Return compositions to begin with."""
-    both = [f"parallel({', '.join(names)})", f"stack({', '.join(names)})"] if len(names) == 2 else []
-    return [*both, f"drop({names[0]}, layers='0-2')"] if names else []
+def _ideas(service: Service, names: list[str]) -> list[str]:
+    """Return compositions to begin with, of those that these tasks allow."""
+    both = [f"{each}({', '.join(names)})" for each in ("parallel", "stack", "average")] if len(names) == 2 else []
+    some = [*both, *(f"drop({name}, layers='0-2')" for name in names[:1])]
+    return [each for each in some if each.startswith("parallel") or not _why_not(service, parse(each))]
+
+
+def _why_not(service: Service, expression: Expression) -> str:
+    """Return why a composition cannot answer; '' if it can."""
+    try:
+        service.engine.base.bind(expression, tasks=service.engine.store)
+    except AdaptreeError as error:
+        return _said(error)
+    return ""
 
 
 @router.post("/compose")
@@ -133,12 +144,7 @@ def _composed(service: Service, said: str, resolved: str, url: str) -> Composed:
         raise Problem(422, "bad_input", "there is no task in it.", hint="Try stack(a, b).")
     last = records[expression.names[-1]]
     several = isinstance(expression, Parallel | Rows)
-    problem = ""
-    if not several and not isinstance(expression, Fuse):
-        try:
-            service.engine.base.bind(expression, tasks=store)
-        except AdaptreeError as error:
-            problem = _said(error)
+    problem = "" if several or isinstance(expression, Fuse) else _why_not(service, expression)
     shown = snippets(last, said, url, keyed=service.keys is not None)
     if problem:
         shown = {}

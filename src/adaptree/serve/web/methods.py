@@ -29,7 +29,8 @@ async def methods(request: Request, data: str = "") -> Response:
     found = Results()
     if service.results is not None and not caller.tenant:
         found = await asyncio.to_thread(read, service.results)
-    stored = _stored(await service.rows(caller))
+    rows = await service.rows(caller)
+    stored = _stored(rows)
     groups = [*stored, *found.comparisons]
     chosen = next((i for i, each in enumerate(groups) if _key(each) == data), 0)
     shown = groups[chosen] if groups else None
@@ -37,7 +38,7 @@ async def methods(request: Request, data: str = "") -> Response:
     return page(
         request, "methods.html", caller,
         groups=[(_key(each), each) for each in groups], chosen=_key(shown) if shown else "", shown=shown,
-        figure=_figure(shown) if shown else "", plotly=styles, results=found,
+        figure=_figure(shown) if shown else "", plotly=styles, results=found, stored=len(rows),
         lower=shown is not None and shown.metric in LOWER_IS_BETTER,
     )  # fmt: skip
 

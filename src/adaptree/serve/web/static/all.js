@@ -74,7 +74,7 @@ const run = async () => {
         else {
           const tasks = `${each.done.toLocaleString("en")} ${each.done === 1 ? "task" : "tasks"}`;
           const batches = `${each.batches.toLocaleString("en")} ${each.batches === 1 ? "batch" : "batches"}`;
-          status.textContent = `${tasks} in ${(1000 * each.seconds).toFixed(0)} ms, ${batches} on one base.` + (others ? ` ${others} take other inputs.` : "");
+          status.textContent = `${tasks} in ${(1000 * each.seconds).toFixed(0)} ms, ${batches} on one base.` + (others ? ` ${others} ${others === 1 ? "takes" : "take"} other inputs.` : "");
         }
       }
       found = fresh;

@@ -65,7 +65,7 @@ const show = async () => {
   if (turn !== newest || !found) return;
   byId("composed").replaceWith(document.adoptNode(found));
   byId("composed").querySelectorAll("[data-tabs]").forEach(tabs);
-  byId("composed").querySelectorAll("pre").forEach(window.copyButton);
+  window.prepare(byId("composed"));
   history.replaceState(null, "", address);
   trying();
 };

@@ -1,7 +1,7 @@
 // Improve: rows are labelled with the keyboard or a finger, a candidate is trained, and taken or discarded.
 //
-// Labels stay in this browser until they are trained on and the candidate is taken: only numbers of rows and labels,
-// no texts.
+// Labels stay in this browser until they are trained on and the candidate is taken: only numbers of rows and labels.
+// The rows that were offered, with their texts, stay until the tab is closed.
 import { ask, byId, element, inAddress, say } from "./app.js";
 import { duration, percent, score } from "./words.js";
 
@@ -24,7 +24,7 @@ const send = (file) => ask(`/v1/files?name=${encodeURIComponent(file.name)}`, { 
 const PLACE = `improve ${task}@${version}`;
 let state = { file: null, name: "", data: null, labels: {}, skipped: [], corrections: {}, kept: [] };
 const save = () => { try { localStorage.setItem(PLACE, JSON.stringify(state)); } catch { /* then it lasts for this page */ } };
-const drop = () => { try { localStorage.removeItem(PLACE); } catch { /* it was never there */ } };
+const drop = () => { try { localStorage.removeItem(PLACE); sessionStorage.removeItem(PLACE); } catch { /* it was never there */ } };
 try { state = { ...state, ...JSON.parse(localStorage.getItem(PLACE) ?? "{}") }; } catch { /* not ours */ }
 
 // Two lists to go through: new rows, and rows whose label is in doubt
@@ -32,6 +32,13 @@ try { state = { ...state, ...JSON.parse(localStorage.getItem(PLACE) ?? "{}") }; 
 const lists = {
   label: { rows: [], at: 0, made: state.labels, skipped: state.skipped },
   errors: { rows: [], at: 0, made: state.corrections, skipped: state.kept },
+};
+const saveRows = () => {
+  const rows = { file: state.file, label: lists.label.rows, errors: lists.errors.rows, looked: lists.errors.looked };
+  try { sessionStorage.setItem(PLACE, JSON.stringify(rows)); } catch { /* then a reload chooses again */ }
+};
+const savedRows = () => {
+  try { return JSON.parse(sessionStorage.getItem(PLACE)) ?? {}; } catch { return {}; }
 };
 let mode = "label";
 let undo = [];
@@ -42,6 +49,8 @@ const given = (each) => list().made[each.row];
 
 const busy = (text) => { byId("busy").textContent = text; hide("busy", !text); };
 
+const toFirstOpen = () => { lists.label.at = Math.max(0, lists.label.rows.findIndex((each) => !done(each, lists.label))); };
+
 const choose = async (more = false) => {
   hide("problem");
   busy(`Reading ${state.name || "the rows"} …`);
@@ -50,7 +59,8 @@ const choose = async (more = false) => {
     const skip = [...Object.keys(state.labels).map(Number), ...state.skipped];
     const found = await ask(`${here}/choose`, { json: { file: state.file, data: state.data, rows: 20, skip: more ? skip : [] } });
     lists.label.rows = more ? [...lists.label.rows, ...found.offered] : found.offered;
-    lists.label.at = Math.max(0, lists.label.rows.findIndex((each) => !done(each, lists.label)));
+    toFirstOpen();
+    saveRows();
     const left = Object.entries(found.left_out).filter(([, count]) => count).map(([why, count]) => `${count.toLocaleString("en")} ${why}`);
     say(`${found.offered.length} rows of ${found.rows} to label.`);
     byId("keys").dataset.left = left.join(", ");
@@ -81,6 +91,7 @@ const look = async () => {
     lists.errors.rows = found.doubted;
     lists.errors.at = 0;
     lists.errors.looked = true;
+    saveRows();
     say(`${found.doubted.length} labels are in doubt.`);
     render();
   } catch (error) {
@@ -135,7 +146,7 @@ const typed = () => {
 
 const last = String(Math.min(KEYS, labels.length));
 const HINTS = {
-  classify: [["1", last, "a label"], ["Enter", "the predicted one"]],
+  classify: [["1", last, "a label"]],
   multilabel: [["1", last, "on or off"], ["Enter", "that is all"]],
   regress: [["Enter", "set the number"]],
 };
@@ -162,7 +173,8 @@ const render = () => {
     : each.doubt == null ? "" : `${percent(each.doubt)} in doubt`;
   byId("words").replaceChildren(...textOf(each).map((text) => element("div", "words", text)));
   byId("answers").replaceChildren(...(kind === "regress" ? typed() : shown().map(answer)));
-  const hints = [...HINTS[kind], ["←", "→", "to and fro"], ["s", mode === "errors" ? "keep its label" : "skip"], ["u", "undo"]];
+  const proposed = kind === "classify" ? [["Enter", mode === "errors" ? "the suggested one" : "the predicted one"]] : [];
+  const hints = [...HINTS[kind], ...proposed, ["←", "→", "to and fro"], ["s", mode === "errors" ? "keep its label" : "skip"], ["u", "undo"]];
   byId("keys").replaceChildren(...hints.map((hint) => {
     const what = hint.at(-1);
     const keys = hint.slice(0, -1).flatMap((key, i) => (i && !["→"].includes(key) ? ["–", element("kbd", "", key)] : [element("kbd", "", key)]));
@@ -400,5 +412,11 @@ const wait = async () => {
 if (page.dataset.job && ["queued", "running"].includes(page.dataset.state)) wait();
 if (byId("work")) {
   bar();
-  if (state.file) choose();
+  const before = savedRows();
+  if (before.looked) Object.assign(lists.errors, { rows: before.errors, looked: true });
+  if (state.file && before.file === state.file && before.label.length) {
+    lists.label.rows = before.label;
+    toFirstOpen();
+    render();
+  } else if (state.file) choose();
 }

@@ -15,6 +15,7 @@ let metric = "";
 let source = null;
 let seen = 0;
 let drawn = 0;
+let resumed = false; // a worker goes on from a checkpoint, and trains some steps again
 
 const hide = (name, hidden = true) => { byId(name).hidden = hidden; };
 const better = (a, b) => (LOWER.includes(metric) ? a < b : a > b);
@@ -35,13 +36,13 @@ const showState = (name) => {
 
 const showProgress = (progress) => {
   if (!progress) return;
-  if (progress.share != null) byId("share").value = progress.share;
+  if (progress.share != null && state !== "done") byId("share").value = progress.share;
   const parts = [];
   if (progress.epochs > 1) parts.push(`epoch ${progress.epoch} of ${progress.epochs}`);
   if (progress.step) parts.push(`step ${progress.step.toLocaleString("en")}`);
   if (progress.loss != null) parts.push(`loss ${score(progress.loss)}`);
   if (progress.score != null) parts.push(`${progress.metric} ${score(progress.score)}`);
-  byId("where").textContent = parts.join(" · ");
+  byId("where").textContent = parts.join(" · ") || (state === "running" ? "the data is read" : "");
   byId("left").textContent = progress.seconds_left != null && !ENDED.includes(state) ? progress.seconds_left < 1 ? "almost done" : `about ${duration(progress.seconds_left)} left` : "";
 };
 
@@ -69,7 +70,8 @@ const showJob = (job) => {
 
 const showTask = (job) => {
   const part = job.metrics?.test ? "test" : "validation";
-  const found = Object.entries(job.metrics?.[part] ?? {}).slice(0, 4);
+  const main = ([name]) => Number(name === job.progress?.metric); // what the best epoch was chosen by comes first
+  const found = Object.entries(job.metrics?.[part] ?? {}).sort((a, b) => main(b) - main(a)).slice(0, 4);
   byId("scores").replaceChildren(
     ...found.map(([name, value]) => fact(name.replaceAll("_", " "), score(value), part === "test" ? "on the test rows" : held ? `on ${held.toLocaleString("en")} held-out rows` : "on held-out rows")),
     fact("Trained in", duration(job.bill.seconds), `${job.bill.rows.toLocaleString("en")} rows`),
@@ -120,8 +122,10 @@ const log = (data, text, kind = "") => {
 
 // A training that begins anew is drawn behind the one before.
 const addLoss = (step, loss) => {
+  if (resumed && losses.length) losses[losses.length - 1] = losses.at(-1).filter((each) => each[2] < step);
+  resumed = false;
   const last = losses.at(-1)?.at(-1);
-  if (!last || step < last[2]) losses.push([]);
+  if (!losses.length || (last && step < last[2])) losses.push([]);
   const before = losses.length > 1 ? losses.at(-2).at(-1)[0] : 0;
   losses.at(-1).push([before + step, loss, step]);
 };
@@ -132,7 +136,7 @@ const HANDLERS = {
       held = data.validation;
       const { epochs, objective } = data.settings;
       log(data, `Training begins: ${data.method} on ${data.base}, ${objective}, ${data.train.toLocaleString("en")} rows and ${data.validation.toLocaleString("en")} held out${epochs && objective !== "contrastive" ? `, up to ${epochs} epochs` : ""}.`);
-    } else log(data, data.text, data.warning ? "warning" : "");
+    } else log(data, data.text[0].toUpperCase() + data.text.slice(1), data.warning ? "warning" : "");
   },
   progress: (data) => {
     if (data.loss != null && data.step != null) addLoss(data.step, data.loss);
@@ -142,15 +146,16 @@ const HANDLERS = {
   epoch: (data) => {
     metric = data.metric;
     const value = data[metric];
-    if (value != null) scores.push([data.epoch, value]);
+    if (value != null) scores = [...scores.filter((each) => each[0] < data.epoch), [data.epoch, value]];
     if (state === "running") hide("keep-best", false);
     log(data, `Epoch ${data.epoch}${data.epochs > 1 ? ` of ${data.epochs}` : ""}: loss ${score(data.train_loss)}, ${metric} ${score(value)}`);
     later();
   },
   state: (data) => {
     if (data.state === "queued" && data.why) log(data, `Back in the queue: ${data.why}.`);
-    else log(data, { queued: "Queued.", running: data.attempt > 1 ? `A worker goes on, for the ${data.attempt}. time.` : "A worker has it.", done: "Done.", failed: "Failed.", cancelled: "Cancelled." }[data.state] ?? data.state);
+    else log(data, { queued: "Queued.", running: data.attempt > 1 ? `A worker goes on (attempt ${data.attempt}).` : "A worker has it.", done: "Done.", failed: "Failed.", cancelled: "Cancelled." }[data.state] ?? data.state);
     showState(data.state);
+    resumed = data.attempt > 1;
     if (ENDED.includes(data.state)) {
       source.close();
       curves();

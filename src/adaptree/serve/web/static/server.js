@@ -19,7 +19,7 @@ const FORMS = {
   texts_per_second: (value) => (value < 10 ? tenth(value) : count(value)), texts: count, answered: count, p50: time, p95: time,
   p50_now: time, p95_now: time, tasks_per_batch: tenth, rows_per_batch: tenth, tokens_per_second: count, waiting: count,
   failures: count, expired: count, tasks: count, shared_bytes: size, separate_bytes: size, bytes: size, memory: size,
-  loads: count, evictions: count, ratio: (value) => `${value < 10 ? tenth(value) : count(value)}×`,
+  loads: count, evictions: count, ratio: (value) => value === null ? "–" : `${value < 10 ? tenth(value) : count(value)}×`,
 };
 
 const quantile = (share, counts, bounds) => {
@@ -60,7 +60,7 @@ const show = (figures) => {
   const now = {
     ...figures, texts_per_second: seconds ? Math.max(0, figures.texts - before.texts) / seconds : 0,
     p50_now: quantile(0.5, fresh, figures.latency_bounds), p95_now: quantile(0.95, fresh, figures.latency_bounds),
-    ratio: figures.separate_bytes / figures.shared_bytes,
+    ratio: figures.tasks ? figures.separate_bytes / figures.shared_bytes : null,
   };
   samples.push(now);
   if (samples.length > KEPT) samples.shift();

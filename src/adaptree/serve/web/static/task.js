@@ -82,6 +82,7 @@ const showAll = async (box, button) => {
   try {
     const found = (await evaluated(`/held-out/${inAddress(button.dataset.heldOut)}`)).querySelector("[data-confusion]");
     box.replaceWith(found);
+    window.prepare(found);
     choosing(found);
     found.querySelector(".rows")?.closest("[tabindex]").focus();
   } catch (error) {
@@ -103,6 +104,7 @@ byId("evaluate-form")?.addEventListener("submit", async (event) => {
     const address = `/evaluate/${inAddress(form.dataset.task)}?name=${encodeURIComponent(file.name)}`;
     byId("evaluated").replaceChildren(await evaluated(address, { body: file, headers: { "Content-Type": "application/octet-stream" } }));
     byId("evaluated").querySelectorAll("[data-confusion]").forEach(choosing);
+    window.prepare(byId("evaluated"));
     note.textContent = "";
   } catch (error) {
     note.className = "problem";

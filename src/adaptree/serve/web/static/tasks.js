@@ -55,7 +55,7 @@ if (form) {
     const dialog = byId("use");
     dialog.replaceChildren(...page.body.childNodes);
     dialog.querySelectorAll("[data-tabs]").forEach(tabs);
-    dialog.querySelectorAll("pre").forEach(window.copyButton);
+    window.prepare(dialog);
     dialog.showModal();
   });
 }
