@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 HOSTS = ("127.0.0.1", "localhost", "[::1]")
 """What a client on this machine calls a server on it."""
+QUOTAS = "quotas.sqlite"
+"""The file in a store's folder that has what keys have used of their quotas today."""
 SETTINGS = "ADAPTREE_SERVE"
 """The variable by which worker processes get their settings."""
 DEFAULT_BASE = "minilm"
@@ -188,7 +190,10 @@ def url_of(host: str, found: socket.socket) -> str:
 
 def application(settings: ServeSettings, engine: Engine, metrics: Metrics) -> FastAPI:
     """Return the application with the keys, limits and log of some settings."""
-    counts = Counts(None if settings.counts is None else Path(settings.counts))
+    store = engine.store
+    kept = settings.keys is not None and "://" not in store.location and os.access(store.path, os.W_OK)
+    quotas = store.path / QUOTAS if kept else None
+    counts = Counts(None if settings.counts is None else Path(settings.counts), quotas)
     keys = None if settings.keys is None else Keys(Path(settings.keys), counts)
     return create_app(
         engine,

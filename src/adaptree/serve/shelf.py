@@ -28,7 +28,7 @@ FRESH = 1.0
 """Seconds for which a looked-up name counts."""
 PATIENCE = 30.0
 """Seconds that a task waits for room, while all that is in memory is in use."""
-GIVE_BACK = 64 << 20
+GIVE_BACK = 16 << 20
 """Bytes of tasks that are read, after which the memory that reading them took goes back to the system."""
 
 
