@@ -78,7 +78,7 @@ def held(engine: Engine) -> dict[str, int]:
     return kept
 
 
-def test_hundreds_of_versions_and_names_leave_nothing_behind(
+def test_versions_and_names_that_come_and_go_leave_nothing_behind(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(task_module, "shown", lambda record: {})  # cards take longer than all the rest
@@ -90,10 +90,10 @@ def test_hundreds_of_versions_and_names_leave_nothing_behind(
         engine.shelf.fresh = 60.0  # no looks in the background, which would come at any moment
         churn.run(engine, 2)
         before = held(engine)
-        churn.run(engine, 15)
+        churn.run(engine, 10)
         after = held(engine)
-        assert engine.stats()["loads"] > 200
-        assert engine.stats()["evictions"] > 50
+        assert engine.stats()["loads"] > 120
+        assert engine.stats()["evictions"] > 30
     # What is in memory at the two moments is not quite the same: a little more is no leak, something for each load is.
     few = {"objects": 3000, "tensors": 150, "tensors' bytes": 2 * size}
     grown = {
