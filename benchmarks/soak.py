@@ -3,7 +3,8 @@
     python -m benchmarks.soak --seconds 60 --clients 200 --tasks 2000 --fit 200
 
 Every answer is compared with what the task, in one of its versions, gives alone. At the end it says how many answers
-there were, which were wrong, the status codes, the latencies, and the server's memory in each eighth of the time.
+there were, which were wrong, the status codes, the latencies, and the server's memory every ten seconds, with its slope
+after the first quarter of the time.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import os
 import random
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -40,7 +42,12 @@ TEXTS = [
 ]  # fmt: skip
 METHODS = ("houlsby:8", "pfeiffer:8", "lora:4", "houlsby:6")
 CLOSE = 1e-4
-EIGHTHS = 8
+STARTS = 300
+"""Seconds in which the server must be there, on a machine however busy."""
+EVERY = 10
+"""Seconds from one look at the server's memory to the next."""
+WARM_UP = 0.25
+"""The part of the time after which memory should be flat."""
 
 
 def main() -> int:
@@ -61,6 +68,7 @@ class Soak:
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self.options, self.folder = options, folder
+        torch.set_num_threads(1)  # the cores are the server's
         self.base = at.load_base()
         self.store = at.Store(folder / "store")
         self.right: dict[str, list[dict[str, float]]] = {}
@@ -98,16 +106,23 @@ class Soak:
         print(f"{self.options.tasks:,} tasks; the server has room for some {self.options.fit}", flush=True)
         server, port = await self.start(memory)
         try:
-            ends = time.monotonic() + self.options.seconds
-            held: list[int] = []
+            await self.fill(port)
+            began = time.monotonic()
+            ends = began + self.options.seconds
+            held: list[tuple[float, int]] = []
             asking = [asyncio.create_task(self.client(port, ends, seed)) for seed in range(self.options.clients)]
             if self.options.flood:
                 asking.append(asyncio.create_task(self.flood(port, ends)))
             seed = 10_000
             while time.monotonic() < ends:
                 await asyncio.sleep(0.25)
-                if ends - time.monotonic() <= self.options.seconds * (1 - (len(held) + 1) / EIGHTHS):
-                    held.append(resident(server.pid))
+                for each in asking:
+                    if each.done() and time.monotonic() < ends:
+                        each.result()  # one that has ended before its time has failed
+                if (after := time.monotonic() - began) >= EVERY * (len(held) + 1):
+                    held.append((after, resident(server.pid)))
+                    tasks = await task_memory(port)
+                    print(f"{after:4.0f} s  {held[-1][1] / 1e6:.1f} MB, tasks {tasks / 1e6:.1f} MB", file=sys.stderr)
                 if self.options.steady:
                     continue
                 i, seed = self.rng.randrange(self.options.tasks), seed + 1
@@ -128,13 +143,27 @@ class Soak:
         ]  # fmt: skip
         log = (self.folder / "log").open("w")
         server = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, text=True, env=os.environ)
-        for _ in range(600):
+        until = time.monotonic() + STARTS
+        while time.monotonic() < until:
             if found := re.search(r"http://127\.0\.0\.1:(\d+)", (self.folder / "log").read_text()):
                 return server, int(found[1])
             if server.poll() is not None:
                 break
             await asyncio.sleep(0.1)
-        raise SystemExit((self.folder / "log").read_text())
+        server.kill()
+        raise SystemExit((self.folder / "log").read_text() or "the server did not start")
+
+    async def fill(self, port: int) -> None:
+        """Ask for as many tasks as the server has room for: from then on, its memory should stay as it is."""
+
+        async def some(first: int) -> None:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            for i in range(first, min(int(1.2 * self.options.fit), self.options.tasks), 8):
+                name = self.name((i * 7919) % self.options.tasks)
+                await ask(reader, writer, f"/v1/tasks/{name}/predict", {"inputs": [self.text(name)]})
+            writer.close()
+
+        await asyncio.gather(*map(some, range(8)))
 
     async def client(self, port: int, ends: float, seed: int) -> None:
         """Ask for one task after the other, popular ones more often (Zipf), over one connection."""
@@ -169,7 +198,7 @@ class Soak:
 
         await asyncio.gather(*(one() for _ in range(64)))
 
-    def report(self, held: list[int], memory: int, code: int) -> int:
+    def report(self, held: list[tuple[float, int]], memory: int, code: int) -> int:
         latencies = sorted(self.latencies)
         shown = {
             "answers": self.codes[200], "codes": dict(self.codes), "wrong": len(self.wrong),
@@ -177,7 +206,8 @@ class Soak:
             "p50_ms": round(1e3 * latencies[len(latencies) // 2], 1) if latencies else None,
             "p95_ms": round(1e3 * latencies[int(0.95 * len(latencies))], 1) if latencies else None,
             "memory_budget_mb": round(memory / 1e6, 1),
-            "server_mb": [round(each / 1e6, 1) for each in held],
+            "server_mb": [round(each / 1e6, 1) for _, each in held],
+            "server_mb_per_minute": slope([each for each in held if each[0] >= WARM_UP * self.options.seconds]),
             "exit": code,
         }  # fmt: skip
         print(json.dumps(shown, indent=1))
@@ -185,6 +215,23 @@ class Soak:
             print(each)
         bad = [status for status in self.codes if status >= 500]
         return 1 if self.wrong or bad or code else 0
+
+
+async def task_memory(port: int) -> float:
+    """Return the bytes that the server's tasks take, as it says itself."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+    text = (await reader.read()).decode()
+    writer.close()
+    return float(re.findall(r"^adaptree_task_memory_bytes (\S+)$", text, re.MULTILINE)[0])
+
+
+def slope(held: list[tuple[float, int]]) -> float | None:
+    """Return by how many MB a minute memory rises, in the line that fits best."""
+    if len(held) < 2:
+        return None
+    seconds, sizes = zip(*held, strict=True)
+    return round(60 * statistics.linear_regression(seconds, sizes).slope / 1e6, 2)
 
 
 def resident(pid: int) -> int:

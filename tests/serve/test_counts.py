@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from adaptree.errors import StoreError
 from adaptree.serve import counts as counting
 from adaptree.serve.counts import Counts, Used, added
 
@@ -74,6 +75,38 @@ def test_a_days_texts_come_back_at_midnight(monkeypatch: pytest.MonkeyPatch) -> 
     assert counts.take_texts("a", 5, 2) == 1
     clock[0] += 2
     assert counts.take_texts("a", 5, 5) is None
+
+
+def test_a_quota_outlives_the_server_and_holds_for_all_servers_over_a_store(tmp_path: Path) -> None:
+    first = Counts(quotas=tmp_path / "quotas.sqlite")
+    assert first.take_texts("a", 5, 3) is None
+    second = Counts(quotas=tmp_path / "quotas.sqlite")
+    assert second.take_texts("a", 5, 3) == 2
+    assert second.take_texts("a", 5, 1) is None
+    assert first.take_texts("a", 5, 2) == 1
+    first.close()
+    second.close()
+    again = Counts(quotas=tmp_path / "quotas.sqlite")
+    assert again.take_texts("a", 5, 2) == 1
+    assert again.take_texts("a", 3, 1) == 0, "a quota that was made smaller"
+    assert Counts().take_texts("a", 5, 5) is None
+
+
+def test_only_todays_quotas_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    clock = [86_400.0 * 3]
+    monkeypatch.setattr(time, "time", lambda: clock[0])
+    counts = Counts(quotas=tmp_path / "quotas.sqlite")
+    for key in "abc":
+        counts.take_texts(key, 5, 1)
+    clock[0] += 86_400
+    counts.take_texts("a", 5, 1)
+    assert counts._quotas.execute("SELECT key, texts FROM texts").fetchall() == [("a", 1)]
+
+
+def test_a_damaged_file_of_quotas_is_said_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "quotas.sqlite").write_text("no database, but a text that is long enough to be taken for one" * 20)
+    with pytest.raises(StoreError, match=r"quotas.sqlite.*not a database"):
+        Counts(quotas=tmp_path / "quotas.sqlite")
 
 
 def test_only_so_many_tasks_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

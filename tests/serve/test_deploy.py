@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -72,3 +75,35 @@ def test_the_manifest_probes_routes_that_there_are_and_drops_rights() -> None:
     mounted = {mount["name"] for mount in container["volumeMounts"]}
     assert mounted == {volume["name"] for volume in pod["volumes"]}
     assert pod["terminationGracePeriodSeconds"] > 30
+
+
+LINTERS = {
+    "Dockerfile": ["hadolint"],
+    "compose.yaml": ["check-jsonschema", "--builtin-schema", "vendor.compose-spec"],
+    "kubernetes.yaml": ["kubernetes-validate", "--strict"],
+}
+FAULTS = {
+    "Dockerfile": ("USER 10001", "RUN cd /tmp && sudo apt-get install curl"),
+    "compose.yaml": ("command:", "comand:"),
+    "kubernetes.yaml": ("replicas: 2", "replicas: two"),
+}
+
+
+def lint(file: Path) -> tuple[int, str]:
+    """Run the linter of a kind of file; skip if it is not installed."""
+    name, *options = LINTERS[file.name]
+    program = shutil.which(name, path=Path(sys.executable).parent) or shutil.which(name)
+    if program is None:
+        pytest.skip(f"{name} is not installed: pip install 'adaptree[dev]'")
+    done = subprocess.run([program, *options, str(file)], capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", LINTERS)
+def test_a_linter_finds_nothing_but_what_is_wrong(name: str, tmp_path: Path) -> None:
+    code, said = lint(DEPLOY / name)
+    assert code == 0, said
+    text, (right, wrong) = (DEPLOY / name).read_text(), FAULTS[name]
+    assert right in text
+    (tmp_path / name).write_text(text.replace(right, wrong))
+    assert lint(tmp_path / name)[0] != 0

@@ -2,7 +2,8 @@
 
 A server of one process counts in memory. The processes of `adaptree serve --workers N` share a small SQLite file, which
 their parent makes when it starts and removes when it ends: a limit holds for all of them together, and whichever is
-asked for figures answers for all.
+asked for figures answers for all. What keys have used of their quotas of a day is in another file, in the store's
+folder: it outlives the server, and holds for all servers over that folder.
 """
 
 from __future__ import annotations
@@ -19,16 +20,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from adaptree.errors import StoreError
+
 DAY = 86_400
 MOST = 100_000
 """Tasks whose use is counted; the one that was asked longest ago goes first."""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS started (only INTEGER PRIMARY KEY, at REAL);
 CREATE TABLE IF NOT EXISTS requests (key TEXT PRIMARY KEY, whole_at REAL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS texts (key TEXT PRIMARY KEY, day INTEGER, texts INTEGER) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS used (task TEXT PRIMARY KEY, requests INTEGER, texts INTEGER, last REAL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS figures (process INTEGER PRIMARY KEY, figures TEXT);
 """
+_QUOTAS = "CREATE TABLE IF NOT EXISTS texts (key TEXT PRIMARY KEY, day INTEGER, texts INTEGER) WITHOUT ROWID"
 _USE = """
 INSERT INTO used VALUES (?, 1, ?, ?) ON CONFLICT (task)
 DO UPDATE SET requests = requests + 1, texts = texts + excluded.texts, last = excluded.last
@@ -48,15 +51,24 @@ class Used:
 
 
 class Counts:
-    """Counts in a file that other processes may share, or without one in memory; safe for any number of threads."""
+    """Counts in a file that other processes may share, or without one in memory; safe for any number of threads.
 
-    def __init__(self, file: Path | None = None) -> None:
+    `quotas` is the file of what keys have used of their quotas, if that is to outlive the others.
+    """
+
+    def __init__(self, file: Path | None = None, quotas: Path | None = None) -> None:
         self.shared = file is not None
         self._lock = threading.Lock()
-        self._db = sqlite3.connect(file or ":memory:", timeout=10, isolation_level=None, check_same_thread=False)
-        self._db.execute("PRAGMA journal_mode=WAL")  # a process may be killed at any moment
+        self._db = _open(file, _TABLES + _QUOTAS)
         self._db.execute("PRAGMA synchronous=OFF")  # the file need not survive the machine
-        self._db.executescript(_TABLES)
+        try:
+            self._quotas = self._db if quotas is None else _open(quotas, _QUOTAS)
+        except sqlite3.Error as error:
+            self._db.close()
+            raise StoreError(
+                f"what keys have used of their quotas cannot be kept in '{quotas}': {error}.",
+                hint="If the file is damaged, delete it: the day's quotas begin anew.",
+            ) from error
         with self._change() as db:
             db.execute("INSERT OR IGNORE INTO started VALUES (1, ?)", (time.time(),))
             self.since: float = db.execute("SELECT at FROM started").fetchone()[0]
@@ -65,22 +77,25 @@ class Counts:
     def close(self) -> None:
         with self._lock:
             self._db.close()
+            self._quotas.close()
 
     def __del__(self) -> None:
         with suppress(AttributeError):  # it could not be opened
             self._db.close()
+            self._quotas.close()
 
     @contextmanager
-    def _change(self) -> Iterator[sqlite3.Connection]:
-        """Yield the connection in a transaction that no other process or thread comes between."""
+    def _change(self, db: sqlite3.Connection | None = None) -> Iterator[sqlite3.Connection]:
+        """Yield a connection in a transaction that no other process or thread comes between."""
+        db = db or self._db
         with self._lock:
-            self._db.execute("BEGIN IMMEDIATE")
+            db.execute("BEGIN IMMEDIATE")
             try:
-                yield self._db
+                yield db
             except BaseException:
-                self._db.execute("ROLLBACK")
+                db.execute("ROLLBACK")
                 raise
-            self._db.execute("COMMIT")
+            db.execute("COMMIT")
 
     # Keys
 
@@ -102,11 +117,13 @@ class Counts:
     def take_texts(self, key: str, quota: int, texts: int) -> int | None:
         """Count texts of a key that has `quota` of them a day, from midnight UTC; return None, or how many are left."""
         day = int(time.time() // DAY)
-        with self._change() as db:
+        with self._change(self._quotas) as db:
             row = db.execute("SELECT texts FROM texts WHERE key = ? AND day = ?", (key, day)).fetchone()
             before = row[0] if row else 0
             if before + texts > quota:
-                return quota - before
+                return max(0, quota - before)
+            if row is None:
+                db.execute("DELETE FROM texts WHERE day < ?", (day,))
             db.execute("INSERT OR REPLACE INTO texts VALUES (?, ?, ?)", (key, day, before + texts))
         return None
 
@@ -156,6 +173,19 @@ class Counts:
                 db.execute("INSERT OR REPLACE INTO figures VALUES (?, ?)", (_ENDED, json.dumps(rows[_ENDED])))
         rows.pop(os.getpid(), None)
         return added(*rows.values()) if rows else {}
+
+
+def _open(file: Path | None, tables: str) -> sqlite3.Connection:
+    """Return a connection to a database with these tables: a file, or without one in memory."""
+    db = sqlite3.connect(file or ":memory:", timeout=10, isolation_level=None, check_same_thread=False)
+    try:
+        db.execute("PRAGMA journal_mode=WAL")  # a process may be killed at any moment
+        db.execute("PRAGMA synchronous=NORMAL")
+        db.executescript(tables)
+    except sqlite3.Error:
+        db.close()
+        raise
+    return db
 
 
 def added(*values: Any) -> Any:

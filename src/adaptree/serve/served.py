@@ -31,6 +31,8 @@ class Served:
         self.record = composition.task.record
         self.reference = reference
         """Its name with its version."""
+        self.names: set[str] = set()
+        """The names by which it was asked for; the shelf's."""
         self.kind = kinds.for_record(self.record, base.encoder)
         config: Any = base.hooked.backbone.config
         if self.kind.generates and getattr(config, "is_encoder_decoder", False):

@@ -6,8 +6,6 @@ with BackgroundServer(engine) as server:
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -30,6 +28,7 @@ from adaptree.errors import AdaptreeError, StoreError, UsageError
 from adaptree.serve.batcher import MAX_QUEUE
 from adaptree.serve.counts import Counts
 from adaptree.serve.engine import MEMORY, Engine
+from adaptree.serve.heap import share_heap
 from adaptree.serve.http import create_app
 from adaptree.serve.jobs.processes import WorkerProcesses
 from adaptree.serve.jobs.queue import Jobs
@@ -47,11 +46,15 @@ if TYPE_CHECKING:
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 HOSTS = ("127.0.0.1", "localhost", "[::1]")
 """What a client on this machine calls a server on it."""
+QUOTAS = "quotas.sqlite"
+"""The file in a store's folder that has what keys have used of their quotas today."""
 SETTINGS = "ADAPTREE_SERVE"
 """The variable by which worker processes get their settings."""
 DEFAULT_BASE = "minilm"
 GRACE = 30
 """Seconds that requests under way have, when the server is told to stop."""
+BACKLOG = 2048
+"""Connections that wait to be accepted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +155,7 @@ def config(app: FastAPI | str, limits: Limits, *, workers: int = 1, factory: boo
         log_config=None,
         proxy_headers=False,
         server_header=False,
+        backlog=BACKLOG,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=GRACE,
         timeout_worker_healthcheck=60,
@@ -186,7 +190,10 @@ def url_of(host: str, found: socket.socket) -> str:
 
 def application(settings: ServeSettings, engine: Engine, metrics: Metrics) -> FastAPI:
     """Return the application with the keys, limits and log of some settings."""
-    counts = Counts(None if settings.counts is None else Path(settings.counts))
+    store = engine.store
+    kept = settings.keys is not None and "://" not in store.location and os.access(store.path, os.W_OK)
+    quotas = store.path / QUOTAS if kept else None
+    counts = Counts(None if settings.counts is None else Path(settings.counts), quotas)
     keys = None if settings.keys is None else Keys(Path(settings.keys), counts)
     return create_app(
         engine,
@@ -225,27 +232,16 @@ def run(settings: ServeSettings, store: Store, listening: socket.socket, announc
     if settings.workers > 1:
         _run_workers(settings, store, listening, announce)
         return
-    _share_heap()
+    share_heap()
     metrics = Metrics()
     with (
         settings.engine(store, metrics) as engine,
         _signals_are_caught(),
         training(settings, store, engine.base.location),
     ):
+        listening.listen(BACKLOG)  # who asks as soon as it is announced waits, and is not refused
         announce()
         Server(config(application(settings, engine, metrics), settings.limits)).run([listening])
-
-
-def _share_heap() -> None:
-    """Let all threads take memory from one heap, where glibc would give each its own.
-
-    Tasks come and go in several threads, and what one frees in its heap the others do not use: memory grew by a tenth
-    in some minutes of that.
-    """
-    if os.environ.get("MALLOC_ARENA_MAX"):
-        return
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL("libc.so.6").mallopt(-8, 1)  # M_ARENA_MAX
 
 
 class _signals_are_caught:  # noqa: N801
@@ -278,6 +274,7 @@ def _run_workers(settings: ServeSettings, store: Store, listening: socket.socket
         counts = Path(folder) / "counts.sqlite"
         Counts(counts).close()  # it is there before the workers are, which all open it
         os.environ[SETTINGS] = json.dumps(asdict(replace(settings, base=base, counts=str(counts))))
+        listening.listen(BACKLOG)
         announce()
         with training(settings, store, base):
             workers.run()
@@ -291,7 +288,7 @@ def worker_application() -> FastAPI:
     settings = ServeSettings(**{**said, "limits": Limits(**said["limits"])})
     metrics = Metrics()
     signal.signal(signal.SIGINT, _ignore)
-    _share_heap()
+    share_heap()
     try:
         return application(settings, settings.engine(settings.open_store(), metrics), metrics)
     except AdaptreeError as error:

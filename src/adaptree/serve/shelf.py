@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from adaptree.compose import compile_, of_task, parse
 from adaptree.errors import AdaptreeError, TaskNotFound
 from adaptree.models.bank import Bank
+from adaptree.serve.heap import give_back
 from adaptree.serve.served import Served
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ FRESH = 1.0
 """Seconds for which a looked-up name counts."""
 PATIENCE = 30.0
 """Seconds that a task waits for room, while all that is in memory is in use."""
+GIVE_BACK = 16 << 20
+"""Bytes of tasks that are read, after which the memory that reading them took goes back to the system."""
 
 
 class NoRoom(AdaptreeError):
@@ -50,11 +53,13 @@ class Shelf:
         self.bank = Bank(base)
         self.bytes = 0
         self.hits = self.loads = self.evictions = 0
+        self._read = 0
+        """Bytes of tasks that were read since memory was last given back."""
         self._changed = threading.Condition()
         self._here: OrderedDict[str, Served] = OrderedDict()
         """Versions in memory by reference, the least recently used first."""
         self._meaning: dict[str, tuple[str, float]] = {}
-        """What a name or tag stood for, and when that was looked up."""
+        """What a name, tag or composition that is in memory stood for, and when that was looked up."""
         self._loading: dict[str, Future[Served]] = {}
         self._checking: set[str] = set()
         self._pinned: set[str] = set()
@@ -107,7 +112,7 @@ class Shelf:
         reference = self._look_up(name)
         with self._changed:
             if (here := self._here.get(reference)) is not None:
-                self._meaning[name] = reference, time.monotonic()
+                self._name(name, reference)
                 return here
         size = self._make_room(reference)
         try:
@@ -125,9 +130,14 @@ class Shelf:
                 self._here[reference] = served
                 self.bytes += served.bytes
                 self.loads += 1
+                self._read += size
                 while self.bytes > self.memory and self._evict(but=reference):
                     pass  # it takes more than its file says, where a stack fills it up
-            self._meaning[name] = reference, time.monotonic()
+            self._name(name, reference)
+            if give := self._read >= GIVE_BACK:
+                self._read = 0
+        if give:
+            give_back()
         return served
 
     def _look_up(self, name: str) -> str:
@@ -150,13 +160,11 @@ class Shelf:
         try:
             reference = self._look_up(name)
             with self._changed:
-                same = self._meaning.get(name, ("", 0.0))[0] == reference
-            if same:
-                with self._changed:
-                    self._meaning[name] = reference, time.monotonic()
-            else:
+                meant, _ = self._meaning.get(name, ("", 0.0))
+                if meant == reference:
+                    self._name(name, reference)
+            if meant not in ("", reference):  # "": it was evicted meanwhile
                 self._loaded(name)
-                self._sweep()
         except TaskNotFound:
             self.forget(name)
         except Exception:  # the store does not answer, or the new version is damaged: the old one goes on
@@ -170,19 +178,29 @@ class Shelf:
     def forget(self, name: str) -> None:
         """Let a name be looked up anew at its next use; what it stood for leaves memory, unless other names mean it."""
         with self._changed:
-            self._meaning.pop(name, None)
-        self._sweep()
+            self._unname(name)
 
-    def _sweep(self) -> None:
-        """Let versions go that no name stands for any more."""
-        with self._changed:
-            meant = {reference for reference, _ in self._meaning.values()}
-            for reference in [each for each in self._here if each not in meant and each not in self._pinned]:
-                self._let_go(reference)
-            self._changed.notify_all()
+    def _name(self, name: str, reference: str) -> None:
+        """Let a name stand for a version in memory from now on, and no more for another."""
+        if self._meaning.get(name, (reference, 0.0))[0] != reference:
+            self._unname(name)
+        self._meaning[name] = reference, time.monotonic()
+        self._here[reference].names.add(name)
+
+    def _unname(self, name: str) -> None:
+        """Let a name stand for nothing, and a version go that no name stands for any more."""
+        meant, _ = self._meaning.pop(name, ("", 0.0))
+        if (served := self._here.get(meant)) is not None:
+            served.names.discard(name)
+            if not served.names and meant not in self._pinned:
+                self._let_go(meant)
+                self._changed.notify_all()
 
     def _let_go(self, reference: str) -> None:
+        """Take a version out of memory, and the names that stand for it: there may be any number of those."""
         served = self._here.pop(reference)
+        for name in served.names:
+            del self._meaning[name]
         self.bytes -= served.bytes
         served.retire()
 
@@ -227,7 +245,10 @@ class Shelf:
     def unpin(self, name: str) -> None:
         """Let a task be evicted again."""
         with self._changed:
-            self._pinned -= {name, self._meaning.get(name, ("", 0.0))[0]}
+            for each in self._pinned & {name, self._meaning.get(name, ("", 0.0))[0]}:
+                self._pinned.discard(each)
+                if each in self._here and not self._here[each].names:  # it was replaced meanwhile
+                    self._let_go(each)
 
     def __len__(self) -> int:
         return len(self._here)

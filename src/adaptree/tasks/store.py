@@ -5,6 +5,7 @@
     <store>/tmp/          tasks on their way in or out; a rename moves them whole
     <store>/runs/, bases.json   see `adaptree.tasks.runs`
     <store>/jobs/         training jobs of a server, see `adaptree.serve.jobs`
+    <store>/quotas.sqlite what API keys have used of a day's quota, see `adaptree.serve.counts`
 
 The index is in the user's cache folder or on a server, see `adaptree.tasks.index`.
 
