@@ -14,6 +14,7 @@ import pytest
 from adaptree.errors import StoreError
 from adaptree.serve import counts as counting
 from adaptree.serve.counts import Counts, Used, added
+from adaptree.tasks.store import Store
 
 TAKE = """
 import sys
@@ -84,6 +85,8 @@ def test_a_quota_outlives_the_server_and_holds_for_all_servers_over_a_store(tmp_
     assert second.take_texts("a", 5, 3) == 2
     assert second.take_texts("a", 5, 1) is None
     assert first.take_texts("a", 5, 2) == 1
+    assert (tmp_path / "quotas.sqlite-wal").exists()
+    assert Store(tmp_path).files() == [], "quotas are none of the files that `verify` wonders about"
     first.close()
     second.close()
     again = Counts(quotas=tmp_path / "quotas.sqlite")

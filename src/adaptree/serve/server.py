@@ -38,7 +38,7 @@ from adaptree.serve.observe import Metrics, RequestLog
 from adaptree.serve.protocol import Connection
 from adaptree.serve.traces import start_traces
 from adaptree.tasks.runs import bases_of
-from adaptree.tasks.store import Store
+from adaptree.tasks.store import QUOTAS, Store
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 HOSTS = ("127.0.0.1", "localhost", "[::1]")
 """What a client on this machine calls a server on it."""
-QUOTAS = "quotas.sqlite"
-"""The file in a store's folder that has what keys have used of their quotas today."""
 SETTINGS = "ADAPTREE_SERVE"
 """The variable by which worker processes get their settings."""
 DEFAULT_BASE = "minilm"

@@ -51,6 +51,8 @@ Summaries = list[Summary]
 Rows = list[Row]
 OLD_INDEX = "index.sqlite"
 """The index of an earlier adaptree, which is not used any more."""
+QUOTAS = "quotas.sqlite"
+"""What API keys have used of a day's quota: it changes as a server answers, and belongs to no task."""
 JOBS = "jobs"
 """The folder of what a server keeps of training jobs: their database, files and checkpoints."""
 
@@ -438,13 +440,13 @@ class Store:
             raise cannot_write(self.path, error) from error
 
     def files(self) -> Names:
-        """Return every file in the store's folder, as paths from it, without what is in `tmp` or is about jobs."""
+        """Return every file in the store's folder, as paths from it, without what is in `tmp` or is a server's."""
         found: Names = []
         for folder, inside, files in os.walk(self.path):
             at = Path(folder).relative_to(self.path)
             if at == Path():
                 inside[:] = [name for name in inside if name not in (self._tmp.name, JOBS)]
-                files = [name for name in files if not name.startswith(OLD_INDEX)]
+                files = [name for name in files if not name.startswith((OLD_INDEX, QUOTAS))]
             found += [(at / file).as_posix() for file in files]
         return sorted(found)
 
