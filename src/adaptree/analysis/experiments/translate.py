@@ -35,7 +35,7 @@ class Language:
 
 TASKS = (Language("german", "de"), Language("french", "fr"))
 METHODS = ("lora:32", "houlsby:64")
-STEPS = (50, 100, 200, 400)
+STEPS = (25, 50, 100, 200)
 TESTED, VALIDATION = 60, 30
 RECIPE = texts.Recipe(template="English: {input}\n", batch_size=8, max_length=96, max_new_tokens=48)
 EXAMPLE = "A small dog is running across the beach."
