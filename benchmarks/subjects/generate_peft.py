@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from generating import encode, options, pairs
-from measured import Measured
+from measured import Measured, computed
 from peft import LoraConfig, TaskType, get_peft_model
 from trainers import Clock
 from transformers import (
@@ -56,7 +56,7 @@ def main() -> None:
         args=settings,
         data_collator=DataCollatorForSeq2Seq(tokenizer, padding=True),
         train_dataset=rows,
-        callbacks=[Clock(measured)],
+        callbacks=[Clock(measured, computed)],
     )
     trainer.train()
     measured.say()
