@@ -62,7 +62,8 @@ def _cells(setup: Setup) -> list[Cell]:
             for base in bases:
                 trainer = Trainer(setup, base, BATCH, MAX_LENGTH, {"steps": STEPS})
                 for way in (HEAD, AS_TEXT) if base.encoder.writer is not None else (HEAD,):
-                    epochs, options = trainer.epochs(of, STEPS), {"as_text": True} if way == AS_TEXT else {}
+                    options: dict[str, Any] = {"as_text": True} if way == AS_TEXT else {}
+                    epochs = trainer.epochs(of, STEPS)
                     found.append(trainer.cell(way, task, of, METHOD, epochs, seed, keep=False, **options))
     return found
 
