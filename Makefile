@@ -5,11 +5,15 @@ PIP    := python -m pip install --quiet --disable-pip-version-check --constraint
 PYTEST ?= -n 2 --dist worksteal
 PEERS  := $(VENV)/peers
 
-.PHONY: demo test test-slow test-all coverage coverage-total peers lint types format docs build wheel audit clean
+.PHONY: demo smollm test test-slow test-all coverage coverage-total peers lint types format docs build wheel audit clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/adaptree demo
+
+# The language model that some tests use; without it they are skipped.
+smollm: $(VENV)/.installed
+	$(VENV)/bin/adaptree bases get smollm
 
 test: $(VENV)/.developing
 	$(PY) -m pytest $(PYTEST) $(COVERAGE) -m "not slow and not campaign"

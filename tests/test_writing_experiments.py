@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from adaptree.analysis import experiments
-from adaptree.analysis.experiments import e2e, ledger, texts, translate
-from tests.bases import writing_base
+from adaptree.analysis.experiments import causal, e2e, ledger, texts, translate
+from tests.bases import tiny_base, writing_base
 
 FACTS = "name[The Mill], eatType[pub], food[Thai], customer rating[3 out of 5], familyFriendly[no], near[Old Inn]"
 
@@ -54,6 +54,10 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def start(world: Path, name: str, **more: Any) -> str:
     return experiments.run(name, world / "data", world / name, base=world / "base", **more)
+
+
+def start_without_base(world: Path, name: str, **more: Any) -> str:
+    return experiments.run(name, world / "data", world / name, **more)
 
 
 def test_facts_become_sentences_by_training_by_rule_and_by_the_base_alone(world: Path) -> None:
@@ -108,3 +112,23 @@ def test_the_base_without_training_is_scored_as_the_bare_model_scores(world: Pat
     test = list({row["prompt"]: row for row in reversed(texts.read(files["test"]))}.values())
     assert bare["perplexity"] == pytest.approx(born.evaluate(test)["metrics"]["test"]["perplexity"], rel=1e-5)
     assert bare["example"] == born.predict(e2e.EXAMPLE, max_new_tokens=4)[0].text
+
+
+def test_labels_by_a_language_model_stand_beside_those_of_an_encoder(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"text": f"{word} {i}", "label": i % 2} for i, word in enumerate(("mill", "inn", "lion") * 10)]
+    put(world / "data" / "cola" / "train.jsonl.xz", rows)
+    put(world / "data" / "cola" / "validation.jsonl.xz", [{**row, "text": f"the {row['text']}"} for row in rows[:8]])
+    monkeypatch.setattr(causal, "BASES", (tiny_base(world / "reader"), world / "base"))
+    monkeypatch.setattr(causal, "METHOD", "houlsby:4")
+    monkeypatch.setattr(causal, "STEPS", 2)
+    monkeypatch.setattr(causal, "MAX_LENGTH", 32)
+    page = start_without_base(world, "causal", tasks=("cola",))
+    cells = ledger.read(world / "causal")
+    found = [(cell["asked"]["base"], cell["asked"]["what"]) for cell in cells]
+    assert found == [("reader", causal.HEAD), ("base", causal.HEAD), ("base", causal.AS_TEXT)]
+    assert [cell["found"]["test_rows"] for cell in cells] == [8, 8, 8]
+    assert page.count("| cola | base |") == 2
+    assert "24 rows to train, 8 to test" in page
+    assert start_without_base(world, "causal", tasks=("cola",)) == page == start(world, "causal", redraw=True)

@@ -7,13 +7,12 @@ up to 8); AdamW.
 from __future__ import annotations
 
 import random
-import time
 
 import torch
 import torch.nn.functional as F
 from floor import LowRank, batches, pad
 from generating import NEW, TEMPLATE, encode, options, pairs, prompts
-from measured import Measured
+from measured import Measured, computed
 from tokenizers import Tokenizer
 from torch import nn
 from transformers import AutoModelForCausalLM
@@ -35,7 +34,7 @@ def main() -> None:
     rows = encode(chosen.base, pairs(chosen.train), end, chosen.max_length)
     shuffle = random.Random(chosen.seed)
     for _ in range(chosen.epochs):
-        began = time.monotonic()
+        began = computed()
         for at in batches([ids for ids, _ in rows], chosen.batch, shuffle):
             some = [rows[i] for i in at]
             ids, mask = pad([ids for ids, _ in some])
@@ -51,7 +50,7 @@ def main() -> None:
             nn.utils.clip_grad_norm_(trained, 1.0)
             optimiser.step()
             optimiser.zero_grad()
-        measured.epoch_is_trained(time.monotonic() - began)
+        measured.epoch_is_trained(computed() - began)
     with torch.no_grad():
         for layer in model.model.layers:
             for name in ("q_proj", "v_proj"):
@@ -67,10 +66,10 @@ def main() -> None:
     with torch.inference_mode():
         how = {"do_sample": False, "eos_token_id": end, "pad_token_id": end}
         model.generate(ids[:1], attention_mask=mask[:1], max_new_tokens=2, **how)
-        began = time.monotonic()
+        began = computed()
         out = model.generate(ids, attention_mask=mask, max_new_tokens=NEW, **how)
     steps = out.shape[1] - longest
-    measured.say(decode=(time.monotonic() - began) / steps, steps=steps)
+    measured.say(decode=(computed() - began) / steps, steps=steps)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from generating import NEW, options, pairs, prompts
-from measured import Measured
+from measured import Measured, computed
 
 import adaptree as at
 
@@ -19,14 +18,14 @@ def main() -> None:
     clock = {"from": 0.0, "step": 0.0}
 
     def watch(event: dict[str, Any]) -> None:
-        now = time.monotonic()
+        now = computed()
         if event["event"] == "step":
             clock["step"] = now
         elif event["event"] == "start":
             clock["from"] = now
         elif event["event"] == "epoch":
             measured.epoch_is_trained(clock["step"] - clock["from"])
-            clock["from"] = time.monotonic()
+            clock["from"] = computed()
 
     rows = [{"prompt": first, "completion": second} for first, second in pairs(chosen.train)]
     held = [{"prompt": first, "completion": second} for first, second in pairs(chosen.validation)][:4]
@@ -37,10 +36,10 @@ def main() -> None:
     )  # fmt: skip
     asked = prompts(chosen.validation)
     bound.predict(asked[:1], max_new_tokens=2)
-    began = time.monotonic()
+    began = computed()
     said = bound.predict(asked, max_new_tokens=NEW)
     steps = max(each.tokens + each.finished for each in said)
-    measured.say(decode=(time.monotonic() - began) / steps, steps=steps)
+    measured.say(decode=(computed() - began) / steps, steps=steps)
 
 
 if __name__ == "__main__":

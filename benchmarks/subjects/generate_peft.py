@@ -10,28 +10,33 @@ from typing import Any
 
 import torch
 from generating import encode, options, pairs
-from measured import Measured
+from measured import Measured, computed
 from peft import LoraConfig, TaskType, get_peft_model
 from trainers import Clock
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
-    AutoTokenizer,
     DataCollatorForSeq2Seq,
+    PreTrainedTokenizerFast,
     Trainer,
     TrainingArguments,
     set_seed,
 )
+
+PADDING = "<|endoftext|>"
 
 
 def main() -> None:
     chosen = options()
     measured = Measured()
     set_seed(chosen.seed)
-    tokenizer = AutoTokenizer.from_pretrained(chosen.base)
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    base = AutoModelForCausalLM.from_pretrained(chosen.base, torch_dtype=torch.float32)
+    config = AutoConfig.from_pretrained(chosen.base)
+    if angles := getattr(config, "rope_parameters", None):  # as a newer transformers has written it
+        config.rope_theta = angles["rope_theta"]
+    base = AutoModelForCausalLM.from_pretrained(chosen.base, config=config, torch_dtype=torch.float32)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=f"{chosen.base}/tokenizer.json", pad_token=PADDING)
     measured.base_is_loaded(base)
-    config = LoraConfig(
+    lora = LoraConfig(
         task_type=TaskType.CAUSAL_LM,
         r=chosen.size,
         lora_alpha=2 * chosen.size,
@@ -52,11 +57,11 @@ def main() -> None:
         per_device_train_batch_size=chosen.batch, seed=chosen.seed, report_to="none", **more,
     )  # fmt: skip
     trainer = Trainer(
-        model=get_peft_model(base, config),
+        model=get_peft_model(base, lora),
         args=settings,
         data_collator=DataCollatorForSeq2Seq(tokenizer, padding=True),
         train_dataset=rows,
-        callbacks=[Clock(measured)],
+        callbacks=[Clock(measured, computed)],
     )
     trainer.train()
     measured.say()

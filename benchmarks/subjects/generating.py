@@ -1,6 +1,7 @@
 """Shared by the scripts that train a language model to write: the rows, as prompts and outputs, and what is printed.
 
-It runs in every environment, ours and the peers'.
+It runs in every environment, ours and the peers'. Times are processor seconds of one thread, which other work on the
+machine leaves alone.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ PROMPTS = 16
 
 
 def options() -> Namespace:
-    """Read the options of a training from the command line."""
+    """Read the options of a training from the command line, and compute with one thread."""
+    import torch
+
+    torch.set_num_threads(1)
     return arguments(("tuned", False))
 
 

@@ -116,15 +116,15 @@ def run(trainer: Any, options: Namespace, measured: Measured, save: Callable[[st
 class Clock(TrainerCallback):  # type: ignore[misc]
     """Measures the time and the score of each epoch."""
 
-    def __init__(self, measured: Measured) -> None:
-        self.measured = measured
+    def __init__(self, measured: Measured, clock: Callable[[], float] = time.monotonic) -> None:
+        self.measured, self.clock = measured, clock
         self.began = 0.0
 
     def on_epoch_begin(self, *args: Any, **kwargs: Any) -> None:
-        self.began = time.monotonic()
+        self.began = self.clock()
 
     def on_epoch_end(self, *args: Any, **kwargs: Any) -> None:
-        self.measured.epoch_is_trained(time.monotonic() - self.began)
+        self.measured.epoch_is_trained(self.clock() - self.began)
 
     def on_evaluate(self, *args: Any, metrics: Mapping[str, float], **kwargs: Any) -> None:
         self.measured.epoch_is_scored(metrics["eval_accuracy"])

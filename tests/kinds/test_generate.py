@@ -398,6 +398,9 @@ def test_bad_inputs_are_said_in_one_line(
         "it was trained with that --max-length.",
         "note: 1 text was cut off before the end, without the text to stop at: --max-new-tokens",
     ]
+    code, (line,) = said("predict", "echo", "a", "--int8")
+    assert code == 2
+    assert "int8 changes too many of the tokens that a task writes" in line
     code, (line,) = said("predict", "echo", "a", "--max-new-tokens", "200")
     assert code == 2
     assert "leaves no room for 200 more: the base takes 96" in line

@@ -131,6 +131,8 @@ class Bound:
         exact = Bound(self.base, self.composition)
         if exact.method.standalone:
             raise UsageError(f"{exact.method.name} does not run in the base.", hint="Leave out --int8.")
+        if exact.kind.generates:
+            raise UsageError("int8 changes too many of the tokens that a task writes.", hint="Leave out --int8.")
         return exact
 
     def _compare(self, examples: Sequence[Example], out: Out, batch_size: int) -> None:

@@ -19,7 +19,7 @@ SPREAD = (
 )  # fmt: skip
 """Experiments whose cells stand alone, so that other processes and machines can run them."""
 NAMES = (
-    "comparison", "dropout", "e2e", "fast", "forgetting", "fusion", "glue", "improve", "initscale", "kinds",
+    "causal", "comparison", "dropout", "e2e", "fast", "forgetting", "fusion", "glue", "improve", "initscale", "kinds",
     "languages", "layers", "lowdata", "masks", "noise", "rates", "squad", "text17", "tradeoff", "transfer", "translate",
 )  # fmt: skip
 

@@ -35,9 +35,9 @@ class Language:
 
 TASKS = (Language("german", "de"), Language("french", "fr"))
 METHODS = ("lora:32", "houlsby:64")
-STEPS = (25, 100, 400)
-TESTED, VALIDATION = 100, 50
-RECIPE = texts.Recipe(template="English: {input}\n", batch_size=16, max_length=96, max_new_tokens=48)
+STEPS = (25, 50, 100, 200)
+TESTED, VALIDATION = 60, 30
+RECIPE = texts.Recipe(template="English: {input}\n", batch_size=8, max_length=96, max_new_tokens=48)
 EXAMPLE = "A small dog is running across the beach."
 TOKENS_PER_ROW = 45
 UNTRAINED = "untrained"
