@@ -13,6 +13,7 @@ import pytest
 from adaptree.data.events import Event
 from adaptree.errors import UsageError
 from adaptree.training.work import Call, Executor, InThisProcess, LocalProcesses, Outcome, executor_for
+from adaptree.training.work.cluster import RayCluster
 from tests.work import functions
 
 EXECUTORS = ("here", "processes", "ray")
@@ -128,6 +129,16 @@ def test_stop_ends_calls_at_their_next_step_and_begins_no_more(name: str, start:
     assert all(outcome.stopped or outcome.value == "ended in good order" for outcome in found.values())
     assert found["mark-2"].stopped
     assert not marks[2].exists()
+
+
+def test_calls_go_on_though_the_machine_that_collects_their_events_is_lost(start: Start) -> None:
+    import ray
+
+    executor, _ = start("ray")
+    assert isinstance(executor, RayCluster)
+    ray.get(executor._events.take.remote())
+    ray.kill(executor._events, no_restart=False)
+    assert all_of(executor, [Call("call", functions.double, (2,))])["call"].value == 4
 
 
 def test_a_cluster_that_cannot_be_is_said_in_one_line() -> None:

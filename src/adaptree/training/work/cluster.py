@@ -33,7 +33,8 @@ class RayCluster(Executor):
         self._running: dict[Any, Call] = {}
         self._sent: dict[Sent, Any] = {}
         self._stopped = False
-        self._events = self._ray.remote(_Events).options(num_cpus=0).remote()
+        again = {"max_restarts": -1, "max_task_retries": -1}  # its machine may be lost, too
+        self._events = self._ray.remote(_Events).options(num_cpus=0, **again).remote()
         self._task = self._ray.remote(_make)
 
     def submit(self, call: Call) -> None:
