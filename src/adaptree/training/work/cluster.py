@@ -110,6 +110,7 @@ class _Events:
 def _make(wanted: str, data: bytes, names: list[Sent], where: list[Any], events: Any) -> Outcome:
     """Make a call on a machine of the cluster."""
     import ray
+    import ray.exceptions
 
     if (here := version("adaptree")) != wanted:
         error = UsageError(
@@ -120,10 +121,15 @@ def _make(wanted: str, data: bytes, names: list[Sent], where: list[Any], events:
     references = dict(zip(names, where, strict=True))
     call = unpack(data, lambda sent: ray.get(references[sent]))
 
-    def on_event(event: Event) -> None:
-        events.put.remote(call.key, event)
+    last: list[Any] = []
 
-    return carry_out(call, on_event)
+    def on_event(event: Event) -> None:
+        last[:] = [events.put.remote(call.key, event)]
+
+    outcome = carry_out(call, on_event)
+    with contextlib.suppress(ray.exceptions.RayError):  # nobody listens any more
+        ray.get(last)  # so that no event comes after the outcome
+    return outcome
 
 
 def _connected(address: str) -> Any:
