@@ -99,20 +99,23 @@ def _takes_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def train(data: Source, *, on_event: Listener = silent, **options: Any) -> Bound:
+def train(
+    data: Source, *, on_event: Listener = silent, jobs: int = 1, cluster: str | None = None, **options: Any
+) -> Bound:
     """Train a task on labelled data and return it on its base, ready to predict.
 
     `options` are the fields of `adaptree.training.run.Run` (name, base, method, on, kind, text, label, validation,
     test, store, fast, search, …) and of `adaptree.training.settings.Settings` (epochs, lr, batch_size, seed, …).
     With a `store` the task is kept there, and a run that was stopped can be resumed. `on_event` is called with a dict
-    for every step and epoch.
+    for every step and epoch. The trials of a `search` run in `jobs` processes at a time, or on a `cluster` ("ray", or
+    its address).
     """
     from adaptree.training.pipeline import train as run_pipeline
 
     run = Run.of(data, **options)
     if run.joint:
         raise UsageError("several files become several tasks.", hint="Call train_jointly(files, …).")
-    return run_pipeline(run, on_event)[0]
+    return run_pipeline(run, on_event, jobs=jobs, cluster=cluster)[0]
 
 
 def train_jointly(
@@ -371,6 +374,8 @@ def verify(
     repair: Store | str | Path | None = None,
     certificate: str | Path | None = None,
     against: str | Path | None = None,
+    jobs: int = 1,
+    cluster: str | None = None,
     on_event: Listener = silent,
     **opening: Any,
 ) -> tuple[Verification, list[Change]]:
@@ -378,7 +383,7 @@ def verify(
 
     `repair` is another store to restore damaged files from. The certificate is written as .json or .html; `against` is
     one that was written earlier, as .json. `opening` are device, trust_remote_code and allow_pickle, for the bases on
-    which `probes` are computed again (`adaptree.hub.verify.verify`).
+    which `probes` are computed again (`adaptree.hub.verify.verify`), in `jobs` processes or on a `cluster`.
     """
     from adaptree.hub import certificate as certificates
     from adaptree.hub.repair import existing
@@ -389,7 +394,8 @@ def verify(
     peer = repair if repair is None or isinstance(repair, Store) else existing(repair)
     if certificate is not None:
         certificates.check_ending(Path(certificate))
-    found = check_store(store, tasks, probes=probes, repair=peer, on_event=on_event, **opening)
+    spread: dict[str, Any] = {"jobs": jobs, "cluster": cluster}
+    found = check_store(store, tasks, probes=probes, repair=peer, on_event=on_event, **spread, **opening)
     if certificate is not None:
         certificates.write(found, Path(certificate))
     return found, [] if before is None else certificates.changes(before, found, tasks)

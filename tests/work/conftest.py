@@ -14,8 +14,15 @@ def ray_cluster() -> Iterator[Any]:
     utilities = pytest.importorskip("ray.cluster_utils", reason="needs Ray: pip install 'adaptree[cluster]'")
     import ray
 
-    cluster = utilities.Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    cluster.add_node(num_cpus=1)
+    cluster = utilities.Cluster()
+    for options in ({"include_dashboard": False}, {}):
+        for tries_left in (2, 1, 0):
+            try:
+                cluster.add_node(num_cpus=1, **options)
+                break
+            except Exception as error:  # Ray gives a node 30 seconds to start, which a busy machine may need
+                if not tries_left or "timed out during startup" not in str(error):
+                    raise
     ray.init(address=cluster.address, log_to_driver=False)
     yield cluster
     ray.shutdown()

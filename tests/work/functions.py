@@ -18,6 +18,11 @@ def double(number: int, on_event: Listener) -> int:
     return 2 * number
 
 
+def count(number: int, on_event: Listener) -> None:
+    for n in range(number):
+        on_event({"event": "note", "text": str(n)})
+
+
 def fail(on_event: Listener) -> None:
     raise DataError("a row is wrong.", hint="Correct it.")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from adaptree.data.events import Event
 from adaptree.errors import UsageError
 from adaptree.training.work import Call, Executor, InThisProcess, LocalProcesses, Outcome, executor_for
+from adaptree.training.work.cluster import RayCluster
 from tests.work import functions
 
 EXECUTORS = ("here", "processes", "ray")
@@ -66,6 +68,13 @@ def test_every_call_has_one_outcome_and_its_events_are_heard(name: str, start: S
     assert {key: outcome.value for key, outcome in found.items()} == {f"call {n}": 2 * n for n in range(5)}
     assert executor.outcomes(0.1) == []
     assert sorted((key, event["text"]) for key, event in heard) == [(f"call {n}", f"doubling {n}") for n in range(5)]
+
+
+@pytest.mark.parametrize("name", EXECUTORS)
+def test_all_events_of_a_call_are_heard_in_order_before_its_outcome(name: str, start: Start) -> None:
+    executor, heard = start(name)
+    all_of(executor, [Call("count", functions.count, (500,))])
+    assert [event["text"] for _, event in heard] == [str(n) for n in range(500)]
 
 
 @pytest.mark.parametrize("name", EXECUTORS)
@@ -130,9 +139,26 @@ def test_stop_ends_calls_at_their_next_step_and_begins_no_more(name: str, start:
     assert not marks[2].exists()
 
 
+def test_calls_go_on_though_the_machine_that_collects_their_events_is_lost(start: Start) -> None:
+    import ray
+
+    executor, _ = start("ray")
+    assert isinstance(executor, RayCluster)
+    ray.get(executor._events.take.remote())
+    ray.kill(executor._events, no_restart=False)
+    assert all_of(executor, [Call("call", functions.double, (2,))])["call"].value == 4
+
+
 def test_a_cluster_that_cannot_be_is_said_in_one_line() -> None:
     with pytest.raises(UsageError, match="no such cluster: 'slurm'"):
         executor_for("slurm", 1, lambda key, event: None)
+
+
+def test_without_ray_it_says_in_one_line_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UsageError) as caught:
+        executor_for("ray", 1, lambda key, event: None)
+    assert str(caught.value) == "a cluster needs Ray.  pip install 'adaptree[cluster]'"
 
 
 def test_the_number_of_jobs_chooses_the_executor() -> None:

@@ -36,6 +36,8 @@ def train(
     mlflow: Annotated[
         str | None, typer.Option(metavar="URI", help="Also log the run to MLflow: a tracking URI, or a folder.")
     ] = None,
+    jobs: Annotated[int, typer.Option(help="For --search: how many trials run at a time, in processes.")] = 1,
+    cluster: shared.ClusterOption = None,
     store: shared.StoreOption = None,
     form: shared.FormatOption = Format.table,
     quiet: shared.Quiet = False,
@@ -64,10 +66,12 @@ def train(
     listeners = [make(to) for make, to in trackers.items() if to is not None and not distributed.rank()]
     folder = checkpoint_folder(wanted["store"], name, joint)
     with runs.stoppable(folder), Progress(quiet, listeners) as progress:
+        if joint and (jobs != 1 or cluster is not None):
+            raise UsageError("--jobs and --cluster are for the trials of a search.", hint="Leave them out.")
         if joint:
             trained = api.train_jointly(data, on_event=progress, **wanted)
         else:
-            trained = [api.train(data[0], on_event=progress, **wanted)]
+            trained = [api.train(data[0], on_event=progress, jobs=jobs, cluster=cluster, **wanted)]
     distributed.leave()
     if distributed.rank():  # of several processes, the first prints
         return 0

@@ -41,6 +41,8 @@ def verify(
     against: Annotated[
         Path | None, typer.Option(help="Say what has changed since a certificate: its FILE.json.")
     ] = None,
+    jobs: Annotated[int, typer.Option(help="How many processes share the work.")] = 1,
+    cluster: shared.ClusterOption = None,
     store: shared.StoreOption = None,
     form: shared.FormatOption = Format.table,
     quiet: shared.Quiet = False,
@@ -53,7 +55,7 @@ def verify(
 
     found, changes = api.verify(
         Store(store), tasks or (), probes=probes, repair=repair, certificate=certificate, against=against,
-        on_event=Verified(quiet), **options.given(values),
+        jobs=jobs, cluster=cluster, on_event=Verified(quiet), **options.given(values),
     )  # fmt: skip
     if form is not Format.table:
         shown = found.to_dict() | ({} if against is None else {"changes": [asdict(change) for change in changes]})

@@ -25,7 +25,11 @@ def worker(
     drain: Annotated[bool, typer.Option("--drain", help="Train all jobs that there are, and end.")] = False,
     idle: Annotated[float | None, typer.Option(min=0, help="End after so many seconds without a job.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    threads: Annotated[int | None, typer.Option(min=1, help="Processor threads. Default: the cores.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Processor threads. Default: the cores; of a cluster, one a job.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="With --cluster: the most jobs that are trained at a time.")] = 2,
+    cluster: shared.ClusterOption = None,
     log: Annotated[Log, typer.Option(help="A line on stderr for each job that ends, with its bill.")] = Log.json,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True, help="End when stdin does.")] = False,
     store: shared.StoreOption = None,
@@ -33,7 +37,23 @@ def worker(
     quiet: shared.Quiet = False,
     debug: shared.Debug = False,
 ) -> None:
-    """Train the jobs that clients send to `adaptree serve`, one at a time, at a low priority."""
+    """Train the jobs that clients send to `adaptree serve`: one at a time, at a low priority, or on a cluster."""
+    if cluster is not None:
+        with needs_serve():
+            from adaptree.serve.jobs.on_cluster import ClusterWorkers, JobPlace
+            from adaptree.serve.jobs.queue import Jobs
+            from adaptree.serve.server import ServeSettings, base_for
+
+        opened = ServeSettings(store=store, index=index).open_store()
+        place = JobPlace.of(
+            opened, base or base_for(opened), device=device, threads=threads or 1, log="" if log is Log.none else log
+        )
+        workers = ClusterWorkers(opened, Jobs(opened), place, cluster, jobs, lambda text: say(text, quiet))
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, workers.stop)
+        say(f"waiting for jobs of {opened.location}", quiet or once or drain)
+        workers.run(once=once, drain=drain, idle=idle)
+        return
     with needs_serve():
         from adaptree.serve.jobs.priority import step_back
 
@@ -45,10 +65,9 @@ def worker(
         from adaptree.serve.server import ServeSettings, base_for
 
     opened = ServeSettings(store=store, index=index).open_store()
-    jobs = Jobs(opened)
     found = Worker(
         opened,
-        jobs,
+        Jobs(opened),
         base_of(base or base_for(opened), device, threads),
         log=RequestLog("" if log is Log.none else log.value),
         say=lambda text: say(text, quiet),

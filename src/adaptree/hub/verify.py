@@ -10,14 +10,16 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptree import kinds
-from adaptree.data.events import Listener, silent
+from adaptree.data.events import Event, Listener, silent
 from adaptree.errors import AdaptreeError, StoreError, TaskCorrupt, TaskNotFound
 from adaptree.tasks import beside, digests, machine, parts, runs
 from adaptree.tasks.names import parse_reference
 from adaptree.tasks.record import Record, installed
+from adaptree.training.work.spread import Spread
 
 if TYPE_CHECKING:
     from adaptree.models.base import Base
@@ -28,6 +30,8 @@ TOLERANCE = 1e-4
 """How far a logit may be from the recorded one on another kind of machine."""
 EXACTLY, NEARLY = "bit for bit", f"within {TOLERANCE:g}"
 LOGITS = "probe.logits"
+VERSIONS, PROBES = 100, 50
+"""How many versions another process checks at a time, and computes the probes of."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +155,8 @@ def verify(
     *,
     probes: bool = False,
     repair: Store | None = None,
+    jobs: int = 1,
+    cluster: str | None = None,
     on_event: Listener = silent,
     **opening: Any,
 ) -> Verification:
@@ -158,19 +164,22 @@ def verify(
 
     With `probes`, every base's fingerprint and every task's answers to its probe are computed again. `repair` is
     another store, from which damaged files are restored (`adaptree.hub.repair`). `opening` are device,
-    trust_remote_code and allow_pickle, for the bases. An event `verified` comes after each version.
+    trust_remote_code and allow_pickle, for the bases. An event `verified` comes after each version. The work is done in
+    `jobs` processes, or on a `cluster` ("ray", or its address), whose machines must all reach the store.
     """
     from adaptree.hub.repair import repair as restore
 
     chosen = _chosen(store, references)
-    rows = _check(store, chosen, not references, on_event)
+    spread = Spread(store, jobs, cluster)
+    rows = _check(store, chosen, not references, on_event, spread)
     if repair is not None and any(row.damaged for row in rows):
         done = restore(store, repair, rows)
-        rows = _check(store, chosen, not references, silent)
+        rows = _check(store, chosen, not references, silent, spread)
         rows = [replace(row, repaired={file: how for file, how in done.items() if _is_of(row, file)}) for row in rows]
     bases: list[CheckedBase] = []
+    where: Mapping[str, Any] = {}
     if probes:
-        found, bases = _probe(store, rows, on_event, opening)
+        found, bases, where = _probe(store, rows, on_event, opening, spread)
         rows = [replace(row, probe=found.get(row.task)) for row in rows]
     return Verification(
         store=store.location,
@@ -178,7 +187,7 @@ def verify(
         versions=installed(),
         rows=rows,
         bases=bases,
-        machine=machine.here() if probes else {},
+        machine=where,
     )
 
 
@@ -199,18 +208,33 @@ def _chosen(store: Store, references: Sequence[str]) -> list[str]:
     return chosen
 
 
-def _check(store: Store, chosen: Sequence[str], whole: bool, on_event: Listener) -> list[Checked]:
+def _check(store: Store, chosen: Sequence[str], whole: bool, on_event: Listener, spread: Spread) -> list[Checked]:
     """Return a row for each version, for the files beside the versions of each name, and for all other files."""
-    rows: list[Checked] = []
-    with ThreadPoolExecutor() as pool:  # reading and hashing release the interpreter's lock
-        for number, row in enumerate(pool.map(lambda reference: _version(store, reference), chosen), 1):
-            on_event({"event": "verified", "number": number, "of": len(chosen), "task": chosen[number - 1]})
-            rows += [row] if row is not None else []
+    seen: set[str] = set()
+
+    def hear(event: Event) -> None:
+        if event["task"] not in seen:  # a shard whose machine is lost is checked again
+            seen.add(event["task"])
+            on_event({**event, "number": len(seen), "of": len(chosen)})
+
+    shards = spread.shards(chosen, VERSIONS)
+    found = spread.do(check_files, [(shard,) for shard in shards], hear)
+    rows: list[Checked] = [row for shard in found for row in shard if row is not None]
     names = dict.fromkeys(parse_reference(reference)[0] for reference in chosen)
     rows += [row for name in names if (row := _beside(store, name)).files or row.unknown]
     if whole:
         rows.append(_others(store, rows))
     return rows
+
+
+def check_files(store: Store, references: Sequence[str], on_event: Listener) -> list[Checked | None]:
+    """Return what the files of some versions are like, None for one that was removed meanwhile."""
+    found = []
+    with ThreadPoolExecutor() as pool:  # reading and hashing release the interpreter's lock
+        for reference, row in zip(references, pool.map(lambda each: _version(store, each), references), strict=True):
+            on_event({"event": "verified", "task": reference})
+            found.append(row)
+    return found
 
 
 def _version(store: Store, reference: str) -> Checked | None:
@@ -297,52 +321,96 @@ def _others(store: Store, rows: Sequence[Checked]) -> Checked:
 # probes
 
 
-def _probe(
-    store: Store, rows: Sequence[Checked], on_event: Listener, opening: Mapping[str, Any]
-) -> tuple[dict[str, Probe], list[CheckedBase]]:
-    """Return the probe of each whole version, and every base, each loaded once."""
-    import torch
+@dataclass(frozen=True)
+class _Probed:
+    """The probes of some versions of one base, that base, and the machine that computed them."""
 
+    probes: dict[str, Probe]
+    base: CheckedBase
+    machine: dict[str, Any]
+
+
+def _probe(
+    store: Store, rows: Sequence[Checked], on_event: Listener, opening: Mapping[str, Any], spread: Spread
+) -> tuple[dict[str, Probe], list[CheckedBase], dict[str, Any]]:
+    """Return the probe of each whole version, every base, and what is common to the machines that computed them."""
     by_base: dict[str, list[str]] = {}
     for row in rows:
         if "@" in row.task and not row.damaged:
             by_base.setdefault(row.base, []).append(row.task)
+    wanted = []
+    for fingerprint, references in by_base.items():
+        base = _wanted(store, fingerprint, references[0])
+        wanted += [(base, shard, dict(opening)) for shard in spread.shards(references, PROBES)]
+    found: list[_Probed] = spread.do(check_answers, wanted, on_event)
+    probes = {reference: probe for each in found for reference, probe in each.probes.items()}
+    bases: dict[str, CheckedBase] = {}
+    for each in found:  # of several machines, the one counts on which something is wrong
+        known = bases.get(each.base.fingerprint)
+        bases[each.base.fingerprint] = each.base if known is None or known.state == OK else known
+    machines = [each.machine for each in found] or [machine.here()]
+    common = {name: value for name, value in machines[0].items() if all(m.get(name) == value for m in machines)}
+    return probes, list(bases.values()), common
+
+
+def check_answers(
+    store: Store, wanted: WantedBase, references: Sequence[str], opening: Mapping[str, Any], on_event: Listener
+) -> _Probed:
+    """Return the probes of some versions of a base, which is opened for this."""
+    import torch
+
+    threads, here = torch.get_num_threads(), machine.here()
     found: dict[str, Probe] = {}
-    bases: list[CheckedBase] = []
-    threads = torch.get_num_threads()
     try:
-        for fingerprint, references in by_base.items():
-            base, checked = _base(store, fingerprint, references[0], opening)
-            bases.append(checked)
-            for reference in references:
-                on_event({"event": "probing", "task": reference, "base": checked.name})
-                found[reference] = (
-                    Probe(state=NOT_CHECKED, why=checked.why) if base is None else _answers(store, reference, base)
-                )
+        base, checked = _base(wanted, opening)
+        for reference in references:
+            on_event({"event": "probing", "task": reference, "base": checked.name})
+            found[reference] = (
+                Probe(state=NOT_CHECKED, why=checked.why) if base is None else _answers(store, reference, base)
+            )
     finally:
         torch.set_num_threads(threads)
-    return found, bases
+    return _Probed(found, checked, here)
 
 
-def _base(
-    store: Store, fingerprint: str, reference: str, opening: Mapping[str, Any]
-) -> tuple[Base | None, CheckedBase]:
-    """Return a base of a fingerprint that this machine has, None if it has none, and what is to be said of it."""
-    from adaptree.models.fingerprint import fingerprint as compute
-    from adaptree.models.opening import base_of
+@dataclass(frozen=True)
+class WantedBase:
+    """A base that versions of a store were trained on, and where it is."""
+
+    name: str
+    fingerprint: str
+    place: str | Path
+    """A Path if it is a folder here, a copy of which goes to other machines."""
+    said: str
+    """The place, as people know it."""
+    writes: bool
+
+
+def _wanted(store: Store, fingerprint: str, reference: str) -> WantedBase:
+    """Return the base of a version."""
     from adaptree.tasks.record import read_record
 
     record = read_record(store.path_of(reference), called=reference)
     name = str(record.base.get("name", ""))
     place = runs.bases_of(store).get(fingerprint, name)
+    is_folder = bool(place) and Path(place).is_dir()
+    return WantedBase(name, fingerprint, Path(place) if is_folder else place, str(place), kinds.writes(record.kind))
+
+
+def _base(wanted: WantedBase, opening: Mapping[str, Any]) -> tuple[Base | None, CheckedBase]:
+    """Return a base of a fingerprint that this machine has, None if it has none, and what is to be said of it."""
+    from adaptree.models.fingerprint import fingerprint as compute
+    from adaptree.models.opening import base_of
+
+    name, fingerprint = wanted.name, wanted.fingerprint
     try:
-        writes = kinds.writes(record.kind)
-        base = base_of(place, str(opening.get("device", "auto")), None, writes=writes, **_trust(opening))
+        device = str(opening.get("device", "auto"))
+        base = base_of(wanted.place, device, None, writes=wanted.writes, **_trust(opening))
     except AdaptreeError as error:
         why = f"its base cannot be loaded: {error.what}"
         return None, CheckedBase(name=name, fingerprint=fingerprint, state=NOT_CHECKED, why=why)
     if compute(base.hooked.backbone) != fingerprint:
-        why = f"the base in {place} is not {name}: it has another fingerprint"
+        why = f"the base in {wanted.said} is not {name}: it has another fingerprint"
         return None, CheckedBase(name=name, fingerprint=fingerprint, state=DAMAGED, why=why)
     return base, CheckedBase(name=name, fingerprint=fingerprint, state=OK)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import socket
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptree.data.events import Event, Listener
-from adaptree.errors import AdaptreeError, CannotResume, DataError, Diverged, StoreError, TrainingError, UsageError
+from adaptree.errors import AdaptreeError, CannotResume, DataError, Diverged, TrainingError, UsageError
 from adaptree.tasks.record import STREAM, read_record
-from adaptree.tasks.runs import LOCK, STREAMS
+from adaptree.tasks.runs import LOCK
 from adaptree.training.entries import Signature, digest, signature
 from adaptree.training.work.interrupt import ctrl_c
+from adaptree.training.work.shared_store import check_known, streams_folder
 
 if TYPE_CHECKING:
     from adaptree.models.base import Base
@@ -78,11 +78,7 @@ def train_file(place: Place, work: Work, on_event: Listener) -> Trained:
     from adaptree.tasks.store import Store
 
     store = Store(place.store) if place.store is None or isinstance(place.store, str) else place.store
-    if place.mark and not (streams_folder(store) / place.mark).is_file():
-        raise StoreError(
-            f"the machine {socket.gethostname()} does not see the folder of the store, {store.path}.",
-            hint="Use a folder that all machines share, or a store behind a URL: --store s3://…",
-        )
+    check_known(store, place.mark)
     try:
         with ctrl_c() as pressed:
             return _train(store, place, work, on_event, pressed)
@@ -161,11 +157,6 @@ def _reporting(work: Work, on_event: Listener) -> Listener:
 def _as_it_was(work: Work) -> bool:
     """Return whether a file has not changed since its digest was computed: by its time, or of a copy its content."""
     return digest(work.data) == work.content if work.content else signature(work.files) == work.signature
-
-
-def streams_folder(store: Store) -> Path:
-    """Return the folder, in a store's, of what streams keep there: locks, and which files were set aside."""
-    return store.path / STREAMS
 
 
 def version_of(store: Store, task: str, key: str) -> int:

@@ -124,15 +124,20 @@ class Fitted:
     trials: list[Trial]
 
 
-def train(run: Run, on_event: Listener = silent) -> list[Bound]:
-    """Train what a run specifies and return its tasks on their base: one, or in a joint run one for each file."""
-    from adaptree.training import memory
+def train(run: Run, on_event: Listener = silent, *, jobs: int = 1, cluster: str | None = None) -> list[Bound]:
+    """Train what a run specifies and return its tasks on their base: one, or in a joint run one for each file.
 
+    The trials of a search run in `jobs` processes at a time, or on a `cluster` ("ray", or its address).
+    """
+    from adaptree.training import memory
+    from adaptree.training.trials import check_spread
+
+    check_spread(run, jobs, cluster)
     loaded = load(run, on_event)
     plan = resolve(run, loaded, on_event)
     try:
         with ctrl_c(), memory.explained(plan.settings, _folder(run, loaded)):
-            fitted = fit(run, loaded, plan, on_event)
+            fitted = fit(run, loaded, plan, on_event, jobs=jobs, cluster=cluster)
             try:
                 tasks = package(run, loaded, fitted, on_event)
             except BaseException:
@@ -159,11 +164,11 @@ def load(run: Run, on_event: Listener = silent) -> Loaded:
     method, parents = find_parents(run.method, run.on, store)
     if run.joint:
         _check_joint(run, method)
-    tasks = [TaskData(name, _read(run, source, method, on_event)) for name, source in sources.items()]
+    tasks = [TaskData(name, read(run, source, method, on_event)) for name, source in sources.items()]
     return Loaded(store, method, parents, tasks)
 
 
-def _read(run: Run, source: Any, method: Method, on_event: Listener) -> dict[str, Part]:
+def read(run: Run, source: Any, method: Method, on_event: Listener) -> dict[str, Part]:
     """Open a task's files; where there is no validation part, hold a fifth of the rows out."""
     if run.joint:  # its tasks are validated and tested together, or not at all
         source, validation, test = own_parts(source, on_event=on_event, use=("train",))[0], None, None
@@ -307,8 +312,16 @@ def descriptions_of(run: Run, loaded: Loaded, settings: Settings) -> dict[str, s
     return {name: text.removeprefix(f"{name}: ") for name, text in found.items()}
 
 
-def fit(run: Run, loaded: Loaded, plan: Resolved, on_event: Listener = silent) -> Fitted:
-    """Train the weights, after a search for settings if the run asks for one."""
+def fit(
+    run: Run,
+    loaded: Loaded,
+    plan: Resolved,
+    on_event: Listener = silent,
+    *,
+    jobs: int = 1,
+    cluster: str | None = None,
+) -> Fitted:
+    """Train the weights, after a search for settings if the run asks for one; its trials as `train` says."""
     from adaptree.training import checkpoint, loop
     from adaptree.training.search import check_search
 
@@ -316,10 +329,10 @@ def fit(run: Run, loaded: Loaded, plan: Resolved, on_event: Listener = silent) -
     counts = plan.trained.count(plan.base.hooked.sites, plan.base.hooked.backbone)  # raises if it does not fit
     if plan.settings.adapter_drop:
         _check_adapter_drop(plan, counts)
-    halves: tuple[Array, Array] | None = None
+    halves: Halves | None = None
     if run.search is not None:
         check_search(plan.method)
-        halves = split_again(loaded.tasks[0].dataset, plan.training[1], seed=plan.settings.seed)
+        halves = Halves.of(plan, loaded)
     if folder is not None and distributed.rank() == 0:  # no error of usage after this line: an older run may be cleared
         checkpoint.prepare(folder, anew=not run.resume)
         if not run.resume:
@@ -329,7 +342,7 @@ def fit(run: Run, loaded: Loaded, plan: Resolved, on_event: Listener = silent) -
     _note_joint(run, loaded, on_event)
     trials: list[Trial] = []
     if halves is not None:
-        plan, trials = _search(run, plan, halves, folder, on_event)
+        plan, trials = _search(run, loaded, halves, folder, on_event, jobs, cluster)
     fitted = loop.fit(
         plan.base, plan.trained, plan.kind, plan.training, plan.validation, plan.settings,
         folder=folder, resume=resume, start=_start_weights(run, plan), head=_head_weights(run, plan), on_event=on_event,
@@ -441,26 +454,54 @@ def _can_resume(run: Run, folder: Path | None, on_event: Listener) -> bool:
     return saved
 
 
+@dataclass(frozen=True)
+class Halves:
+    """The two parts of a plan's training rows that the trials of a search train and are scored on."""
+
+    plan: Resolved
+    first: Array
+    held: Array
+
+    @classmethod
+    def of(cls, plan: Resolved, loaded: Loaded) -> Halves:
+        """Return those of a plan, for the seed of its settings."""
+        return cls(plan, *split_again(loaded.tasks[0].dataset, plan.training[1], seed=plan.settings.seed))
+
+    def identity(self) -> tuple[Any, ...]:
+        """Return what must be the same for the trials of two searches to have the same results."""
+        plan = self.plan
+        rows = self.first.tobytes(), self.held.tobytes()
+        return plan.training[0].digest, *rows, plan.base.fingerprint, repr(plan.trained)
+
+    def run(self, method: Method, settings: Settings, on_event: Listener) -> Fit:
+        """Train with a method and settings that a search tries."""
+        from adaptree.training import loop
+
+        plan, source = self.plan, self.plan.training[0]
+        cover = (plan.training, plan.validation)  # one activation cache for the search and for what follows it
+        trained, training, validation = replace(plan, method=method).trained, (source, self.first), (source, self.held)
+        return loop.fit(plan.base, trained, plan.kind, training, validation, settings, cover=cover, on_event=on_event)
+
+
 def _search(
-    run: Run, plan: Resolved, halves: tuple[Array, Array], folder: Path | None, on_event: Listener
+    run: Run,
+    loaded: Loaded,
+    halves: Halves,
+    folder: Path | None,
+    on_event: Listener,
+    jobs: int,
+    cluster: str | None,
 ) -> tuple[Resolved, list[Trial]]:
     """Return the plan with the best method and settings of a search on two parts of the training rows."""
-    from adaptree.training import loop
     from adaptree.training.search import search
+    from adaptree.training.trials import elsewhere
 
-    source, (first, held) = plan.training[0], halves
-    cover = (plan.training, plan.validation)  # one activation cache for the search and for what follows it
-
-    def trial(method: Method, settings: Settings, listener: Listener) -> Fit:
-        trained = replace(plan, method=method).trained
-        training, validation = (source, first), (source, held)
-        return loop.fit(plan.base, trained, plan.kind, training, validation, settings, cover=cover, on_event=listener)
-
-    same = (source.digest, first.tobytes(), held.tobytes(), plan.base.fingerprint, repr(plan.trained))
-    method, settings, trials = search(
-        run.search or 0, plan.method, plan.settings, plan.base.width, trial,
-        identity=same, device=plan.base.device, folder=folder, resume=run.resume, on_event=on_event,
-    )  # fmt: skip
+    plan = halves.plan
+    with elsewhere(run, loaded, halves, jobs, cluster, on_event) as run_all:
+        method, settings, trials = search(
+            run.search or 0, plan.method, plan.settings, plan.base.width, halves.run, run_all=run_all,
+            identity=halves.identity(), device=plan.base.device, folder=folder, resume=run.resume, on_event=on_event,
+        )  # fmt: skip
     return replace(plan, method=method, settings=settings), trials
 
 

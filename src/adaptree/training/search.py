@@ -4,6 +4,11 @@ Asynchronous successive halving (Li et al. 2020): a trial that after one, three,
 third of those so far is stopped. Trials share one activation cache, and none sees the rows that choose the epoch and
 score the task. Optuna proposes the settings. Its `SuccessiveHalvingPruner` lets equal trials go on and counts trials
 that diverge later, so `is_weak` below does that part.
+
+Settings are chosen for `ROUND` trials at once, from the results of the rounds before, wherever the trials are run. A
+trial that runs beside earlier ones of its round does not know their scores yet: it goes on until it is weak whatever
+they are, and `settled` then cuts it where it would have been stopped after them. So the trials are the same, one after
+another or in any number of processes.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +34,8 @@ from adaptree.training.settings import Settings
 from adaptree.training.work.interrupt import ctrl_c
 
 RunTrial = Callable[[Method, Settings, Listener], Fit]
+ROUND = 5
+"""Trials whose settings are chosen at once: those of the first round by chance, and so many can run side by side."""
 SIZES = (8, 16, 32, 64, 128, 256)
 RANKS = (2, 4, 8, 16, 32)
 SPREAD = 5.0
@@ -55,6 +62,24 @@ class Trial:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A trial that is to be run."""
+
+    number: int
+    method: Method
+    settings: Settings
+
+    def is_of(self, trial: Trial) -> bool:
+        """Return whether a trial is one of this setting."""
+        wanted = self.number, str(self.method), self.settings.lr, self.settings.epochs
+        return wanted == (trial.number, trial.method, trial.lr, trial.epochs)
+
+
+RunTrials = Callable[[Sequence[Asked], Sequence[Trial]], Iterator[Trial]]
+"""Runs the trials of a round, and yields them in any order; the second argument are the trials before them."""
+
+
 def search(
     trials: int,
     method: Method,
@@ -62,6 +87,7 @@ def search(
     width: int,
     run: RunTrial,
     *,
+    run_all: RunTrials | None = None,
     identity: tuple[Any, ...] = (),
     device: str = "cpu",
     folder: Path | None = None,
@@ -70,12 +96,12 @@ def search(
 ) -> tuple[Method, Settings, list[Trial]]:
     """Return the best method and settings of `trials` trials, and the trials; the first has the given settings.
 
-    Which settings are tried next depends on the seed and on the results so far alone. Trials are kept in `folder`; with
-    `resume`, those of the same `identity` and settings are not run again.
+    Which settings are tried next depends on the seed and on the results of earlier rounds alone. `run_all`, where it is
+    given, runs the trials of a round elsewhere. Trials are kept in `folder`; with `resume`, those of the same
+    `identity` and settings are not run again.
     """
     optuna = check_search(method)
     space = _space(optuna, method, settings, width)
-    sign = 1.0 if metrics.better(str(settings.metric), 1.0, 0.0) else -1.0
     study = optuna.create_study(direction="maximize")
     study.enqueue_trial({"lr": settings.lr, "size": _initial_size(method, width), "epochs": settings.epochs})
     group = ProcessGroup(device)
@@ -83,25 +109,49 @@ def search(
     key = hashlib.sha256(repr((identity, settings.to_dict())).encode()).hexdigest()
     done = group.broadcast(_read(file, key) if resume and group.rank == 0 else [])
     found: list[Trial] = []
+
+    def propose(number: int) -> tuple[Any, Asked]:
+        seed = (settings.seed * 1009 + number) % 2**32
+        study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=ROUND)
+        proposal = study.ask(space)
+        params = proposal.params
+        tried = parse(method, **{method.main: params["size"]}) if "size" in params else method
+        return proposal, Asked(number, tried, replace(settings, lr=params["lr"], epochs=params["epochs"]))
+
+    def keep(ahead: Sequence[Trial]) -> None:
+        if file is not None and group.rank == 0:
+            _write(file, key, [*found, *ahead])
+
+    def run_here(todo: Sequence[Asked], earlier: Sequence[Trial]) -> Iterator[Trial]:
+        return (run_trial(asked, earlier, run, on_event) for asked in todo)
+
     with ctrl_c() as pressed:
-        for number in range(trials):
-            study.sampler = optuna.samplers.TPESampler(seed=(settings.seed * 1009 + number) % 2**32, n_startup_trials=5)
-            proposal = study.ask(space)
-            params = proposal.params
-            tried = parse(method, **{method.main: params["size"]}) if "size" in params else method
-            chosen = replace(settings, lr=params["lr"], epochs=params["epochs"])
-            same = (number, str(tried), chosen.lr, chosen.epochs)
-            kept = next((t for t in done if (t.number, t.method, t.lr, t.epochs) == same), None)
-            trial = kept or _run(number, tried, chosen, run, found, sign, on_event)
-            _report(optuna, study, proposal, trial, sign)
-            found.append(trial)
-            on_event({"event": "trial", "trials": trials, "metric": settings.metric, **asdict(trial)})
-            if file is not None and kept is None and group.rank == 0:
-                _write(file, key, found)
-            if group.broadcast(pressed()):
-                raise KeyboardInterrupt
-    best = _best(found, sign, settings)
+        for first in range(0, trials, ROUND):
+            proposals = [propose(number) for number in range(first, min(first + ROUND, trials))]
+            ended = {trial.number: trial for _, asked in proposals for trial in done if asked.is_of(trial)}
+            kept = frozenset(ended)
+            running = (run_all or run_here)([asked for _, asked in proposals if asked.number not in kept], found)
+            for proposal, asked in proposals:
+                while asked.number not in ended:
+                    trial = next(running)
+                    ended[trial.number] = trial
+                    if trial.number != asked.number:
+                        keep(list(ended.values()))
+                trial = settled(ended.pop(asked.number), found, asked)
+                _report(optuna, study, proposal, trial, _sign(settings))
+                found.append(trial)
+                on_event({"event": "trial", "trials": trials, "metric": settings.metric, **asdict(trial)})
+                if asked.number not in kept:
+                    keep(list(ended.values()))
+                if group.broadcast(pressed()):
+                    raise KeyboardInterrupt
+    best = _best(found, _sign(settings), settings)
     return parse(best.method), replace(settings, lr=best.lr, epochs=best.epochs), found
+
+
+def _sign(settings: Settings) -> float:
+    """Return 1 where a higher score is better, -1 where a lower one is."""
+    return 1.0 if metrics.better(str(settings.metric), 1.0, 0.0) else -1.0
 
 
 def _report(optuna: Any, study: Any, proposal: Any, trial: Trial, sign: float) -> None:
@@ -128,16 +178,38 @@ def _worth(value: float, sign: float) -> float:
     return sign * value if math.isfinite(value) else -math.inf
 
 
-def is_weak(value: float, epoch: int, earlier: Sequence[Trial], sign: float) -> bool:
+def is_weak(value: float, epoch: int, earlier: Sequence[Trial], sign: float, unknown: int = 0) -> bool:
     """Return whether a score after 1, 3, 9 … epochs is outside the best third of those so far, its own included.
 
-    An equal score of an earlier trial counts as better. Trials that ended without a score do not count.
+    An equal score of an earlier trial counts as better. Trials that ended without a score do not count. With so many
+    earlier trials `unknown`, return whether that holds whatever their scores are.
     """
     if epoch not in RUNGS:
         return False
     scores = [trial.course[epoch - 1] for trial in earlier if trial.score is not None and len(trial.course) >= epoch]
     better = sum(_worth(other, sign) >= _worth(value, sign) for other in scores)
-    return better >= max(1, (len(scores) + 1) // FACTOR)
+    return better >= max(1, (len(scores) + unknown + 1) // FACTOR)
+
+
+def settled(trial: Trial, earlier: Sequence[Trial], asked: Asked) -> Trial:
+    """Return a trial as it is after all earlier ones: cut at the first epoch whose score is weak beside theirs."""
+    sign = _sign(asked.settings)
+    for epoch, value in enumerate(trial.course, start=1):
+        if epoch < _epochs(asked) and is_weak(value, epoch, earlier, sign):
+            course = trial.course[:epoch]
+            return replace(trial, course=course, score=_best_of(course, sign), stopped=True)
+    return trial
+
+
+def _epochs(asked: Asked) -> int:
+    """Return how many epochs a trial has, those of all stages of its method."""
+    return int(asked.settings.epochs or 0) * asked.method.stages
+
+
+def _best_of(course: Sequence[float], sign: float) -> float | None:
+    """Return the best score of a trial that was stopped; None if none is a number."""
+    best = max(_worth(value, sign) for value in course)
+    return sign * best if math.isfinite(best) else None
 
 
 def _write(file: Path, key: str, trials: Sequence[Trial]) -> None:
@@ -156,41 +228,35 @@ def _read(file: Path | None, key: str) -> list[Trial]:
         return []
 
 
-def _run(
-    number: int,
-    method: Method,
-    settings: Settings,
-    run: RunTrial,
-    earlier: Sequence[Trial],
-    sign: float,
-    on_event: Listener,
-) -> Trial:
+def run_trial(asked: Asked, earlier: Sequence[Trial], run: RunTrial, on_event: Listener) -> Trial:
     """Run one trial until it ends, or until an epoch's score is weak beside those of the earlier trials."""
-    last = int(settings.epochs or 0) * method.stages
+    method, settings = asked.method, asked.settings
+    sign, unknown = _sign(settings), asked.number - len(earlier)
     course: list[float] = []
 
     def watch(event: Event) -> None:
-        if event["event"] == "note" and number == 0:  # once is enough
+        if event["event"] == "note" and asked.number == 0:  # once is enough
             on_event(event)
         if event["event"] == "epoch":
             course.append(event[str(settings.metric)])
-            if len(course) < last and is_weak(course[-1], len(course), earlier, sign):
+            if len(course) < _epochs(asked) and is_weak(course[-1], len(course), earlier, sign, unknown):
                 raise _Weak
 
     began = time.monotonic()
     stopped = False
+    score: float | None
     try:
         fit = run(method, settings, watch)
         if not fit.finished:
             raise KeyboardInterrupt  # Ctrl-C ended the trial in good order, and ends the search too
         score = [h for h in fit.history if h.get("stage", 0) == method.stages - 1][fit.best - 1][str(settings.metric)]
     except _Weak:
-        stopped, score = True, sign * max(_worth(value, sign) for value in course)
+        stopped, score = True, _best_of(course, sign)
     except Diverged:
-        score = math.nan
-    lost = not math.isfinite(score)
+        score = None
+    lost = score is None or not math.isfinite(score)
     return Trial(
-        number=number,
+        number=asked.number,
         method=str(method),
         lr=float(settings.lr or 0),
         epochs=int(settings.epochs or 0),

@@ -15,7 +15,6 @@ import hashlib
 import json
 import os
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -38,7 +37,6 @@ from adaptree.training.file_trainer import (
     UNCHANGED,
     Trained,
     Work,
-    streams_folder,
     train_file,
     version_of,
 )
@@ -46,6 +44,7 @@ from adaptree.training.file_trainer import Place as Workplace
 from adaptree.training.run import Run
 from adaptree.training.work import Call, Executor, Outcome, executor_for
 from adaptree.training.work.interrupt import ctrl_c, pressed_twice
+from adaptree.training.work.shared_store import known, streams_folder
 
 if TYPE_CHECKING:
     from adaptree.tasks.record import Record
@@ -157,24 +156,10 @@ def stream(
     except OSError as error:
         raise cannot_write(where.path, error) from error
     running = _Stream(folder, where, namespace, options, on_event, watch=watch, retry=retry)
-    with contextlib.closing(executor_for(cluster, jobs, running.hear)) as executor, _known(where, executor) as mark:
+    with contextlib.closing(executor_for(cluster, jobs, running.hear)) as executor, known(where, executor) as mark:
         loaded = base if executor.here and not isinstance(base, str | Path) else None
         running.place = Workplace(where if executor.here else where.location, jobs, mark, loaded)
         return running.run(executor, jobs)
-
-
-@contextlib.contextmanager
-def _known(store: Store, executor: Executor) -> Iterator[str]:
-    """Yield the name of a file in a store's folder by which other machines know it; '' if they need not know it."""
-    if not executor.sends_files or store.location != str(store.path):
-        yield ""
-        return
-    mark = streams_folder(store) / f"known-{uuid.uuid4().hex}"
-    mark.touch()
-    try:
-        yield mark.name
-    finally:
-        mark.unlink(missing_ok=True)
 
 
 def _check(source: Path, store: Store, jobs: int, namespace: str | None, options: Mapping[str, Any]) -> None:

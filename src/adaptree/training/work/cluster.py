@@ -33,7 +33,8 @@ class RayCluster(Executor):
         self._running: dict[Any, Call] = {}
         self._sent: dict[Sent, Any] = {}
         self._stopped = False
-        self._events = self._ray.remote(_Events).options(num_cpus=0).remote()
+        again = {"max_restarts": -1, "max_task_retries": -1}  # its machine may be lost, too
+        self._events = self._ray.remote(_Events).options(num_cpus=0, **again).remote()
         self._task = self._ray.remote(_make)
 
     def submit(self, call: Call) -> None:
@@ -109,6 +110,7 @@ class _Events:
 def _make(wanted: str, data: bytes, names: list[Sent], where: list[Any], events: Any) -> Outcome:
     """Make a call on a machine of the cluster."""
     import ray
+    import ray.exceptions
 
     if (here := version("adaptree")) != wanted:
         error = UsageError(
@@ -119,10 +121,15 @@ def _make(wanted: str, data: bytes, names: list[Sent], where: list[Any], events:
     references = dict(zip(names, where, strict=True))
     call = unpack(data, lambda sent: ray.get(references[sent]))
 
-    def on_event(event: Event) -> None:
-        events.put.remote(call.key, event)
+    last: list[Any] = []
 
-    return carry_out(call, on_event)
+    def on_event(event: Event) -> None:
+        last[:] = [events.put.remote(call.key, event)]
+
+    outcome = carry_out(call, on_event)
+    with contextlib.suppress(ray.exceptions.RayError):  # nobody listens any more
+        ray.get(last)  # so that no event comes after the outcome
+    return outcome
 
 
 def _connected(address: str) -> Any:
