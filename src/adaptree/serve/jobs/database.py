@@ -197,6 +197,31 @@ class Database:
     def now(self) -> float:
         return self._with_connection(self._now)
 
+    def schema(self) -> int | None:
+        """Return the number of the schema of the tables that are there, None if there are none; nothing is made."""
+        from sqlalchemy import inspect, select
+
+        if self.file is not None and not self.file.exists():
+            return None
+        table = self.tables["schema"]
+        return self._look(
+            lambda db: max(db.execute(select(table.c.schema)).scalars()) if inspect(db).has_table(table.name) else None
+        )
+
+    def clock(self) -> float:
+        """Return the database's time, and make nothing there."""
+        return self._look(self._now)
+
+    def _look(self, do: Callable[[Connection], T]) -> T:
+        """Return what `do` reads at the first try, from tables that may be missing or of another schema."""
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            with self._engine.connect() as db:
+                return do(db)
+        except SQLAlchemyError as error:
+            raise self._problem(error) from error
+
     def _with_connection(self, do: Callable[[Connection], T]) -> T:
         from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
