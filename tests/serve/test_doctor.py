@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import postgres, s3
-from tests.bases import tiny_base
-from tests.serve.serving import Asker, World
 
 from adaptree.cli import main
 from adaptree.serve import doctor as examined
 from adaptree.serve.doctor import Check, doctor
 from adaptree.serve.jobs.database import SCHEMA, Database
 from adaptree.tasks.store import Store
+from tests import postgres, s3
+from tests.bases import tiny_base
+from tests.serve.serving import Asker, World
 
 
 def checks(store: Store, **options: Any) -> dict[str, Check]:

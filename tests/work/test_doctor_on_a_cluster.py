@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bases import tiny_base
 
 from adaptree.serve.doctor import doctor
 from adaptree.tasks.store import Store
+from tests.bases import tiny_base
 
 
 @pytest.mark.slow

@@ -12,9 +12,8 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptree import __version__
@@ -61,7 +60,7 @@ class Check:
 def doctor(
     store: Store, *, base: str = "minilm", url: str | None = None, key: str | None = None, cluster: str | None = None
 ) -> Iterator[Check]:
-    """Look at the installation, the base, the store and its databases, and at a server and a cluster if there are any."""
+    """Yield what is found of the installation, the base, the store, its databases, a server and a cluster."""
     yield from _installed()
     yield _processor()
     own = ""

@@ -33,7 +33,7 @@ from adaptree.serve.engine import MEMORY, Engine
 from adaptree.serve.http import create_app
 from adaptree.serve.jobs.processes import WorkerProcesses
 from adaptree.serve.jobs.queue import Jobs
-from adaptree.serve.keys import Keys
+from adaptree.serve.keys import Keys, place
 from adaptree.serve.limits import Limits
 from adaptree.serve.observe import Metrics, RequestLog
 from adaptree.serve.protocol import Connection
@@ -69,7 +69,7 @@ class ServeSettings:
     port: int = 8080
     workers: int = 1
     keys: str | None = None
-    """The file of API keys; None for none."""
+    """The file of API keys, or a database's URL; None for none."""
     log: str = "json"
     open_metrics: bool = False
     traces: bool = False
@@ -187,7 +187,7 @@ def url_of(host: str, found: socket.socket) -> str:
 def application(settings: ServeSettings, engine: Engine, metrics: Metrics) -> FastAPI:
     """Return the application with the keys, limits and log of some settings."""
     counts = Counts(None if settings.counts is None else Path(settings.counts))
-    keys = None if settings.keys is None else Keys(Path(settings.keys), counts)
+    keys = None if settings.keys is None else Keys(place(settings.keys), counts)
     return create_app(
         engine,
         keys=keys,
