@@ -95,9 +95,9 @@ def _installed() -> Iterator[Check]:
     extras: dict[str, list[Requirement]] = {"": []}
     for text in importlib.metadata.requires("adaptree") or ():
         needed = Requirement(text)
-        extra = re.search(r"extra == ['\"]([^'\"]+)", str(needed.marker or ""))
+        marked = re.search(r"extra == ['\"]([^'\"]+)", str(needed.marker or ""))
         if needed.name != "adaptree":
-            extras.setdefault(extra[1] if extra else "", []).append(needed)
+            extras.setdefault(marked[1] if marked else "", []).append(needed)
     for extra, needs in extras.items():
         if extra in ("dev", "docs"):
             continue
