@@ -44,7 +44,7 @@ def test_what_is_fine_is_said_line_by_line(
     url = f"http://{ask.host}:{ask.port}"
     assert main(["doctor", "--store", str(world.store.path), "--base", base, "--url", url]) == 0
     lines = capsys.readouterr().out.splitlines()
-    for start in ("✔ python: 3.", "✔ packages: torch ", "✔ processor: ", "✔ server ready: ", "✔ server's base: tiny"):
+    for start in ("✔ python: 3.", "✔ packages: ", "✔ processor: ", "✔ server ready: ", "✔ server's base: tiny"):
         assert any(line.startswith(start) for line in lines), start
     assert not any(line.startswith("✘") for line in lines)
     assert f"✔ base: tiny, fingerprint {world.base.fingerprint[:12]}" in lines

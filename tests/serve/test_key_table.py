@@ -85,5 +85,6 @@ def test_commands_take_the_address(database: str, capsys: pytest.CaptureFixture[
     assert "secret" not in said.err
     assert main(["keys", "api", "list", "--file", database, "--format", "json"]) == 0
     assert '"Bob"' in capsys.readouterr().out
-    assert main(["keys", "api", "remove", read_keys(database)[0].id, "--file", database]) == 0
-    assert read_keys(database) == []
+    (bob,) = (key.id for key in read_keys(database) if key.note == "Bob")
+    assert main(["keys", "api", "remove", bob, "--file", database]) == 0
+    assert bob not in {key.id for key in read_keys(database)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import importlib.metadata
 import os
 import platform
@@ -9,7 +10,6 @@ import re
 import stat
 import sys
 import time
-import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator
@@ -271,7 +271,7 @@ def _server(url: str, key: str | None, own: str) -> Iterator[Check]:
     for name in ("health", "ready"):
         try:
             said = _get(f"{url}/{name}", key)
-        except (OSError, ValueError, urllib.error.HTTPError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             code = getattr(error, "code", None)
             why = f"answers {code}" if code else str(getattr(error, "reason", error))
             yield Check(f"server {name}", False, f"{url}/{name}: {why}.", "Start it, or correct --url.")
