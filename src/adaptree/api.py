@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from adaptree.models.base import Base
     from adaptree.models.bound import Bound
     from adaptree.models.tuned import Tuned
+    from adaptree.serve.doctor import Check
     from adaptree.tasks.store import Store
     from adaptree.tasks.task import Task
 
@@ -412,6 +413,16 @@ def export_model(
     from adaptree.hub.exporting import export_model as write
 
     return write(bound, folder, to=to, int8=int8, data=data, head=head)
+
+
+def doctor(store: Store, **options: Any) -> Iterator[Check]:
+    """Look at an installation and at what a deployment needs to reach; yield what was found, one check after another.
+
+    Options: `base`, `url` and `key` of a running server, `cluster` (`adaptree.serve.doctor.doctor`).
+    """
+    from adaptree.serve.doctor import doctor
+
+    return doctor(store, **options)
 
 
 def methods(base: Base | str | Path = "minilm") -> list[dict[str, Any]]:

@@ -26,8 +26,10 @@
 
 from __future__ import annotations
 
+import copyreg
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class AdaptreeError(Exception):
@@ -42,6 +44,9 @@ class AdaptreeError(Exception):
 
     def __str__(self) -> str:
         return f"{self.what}  {self.hint}".rstrip()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class UsageError(AdaptreeError):

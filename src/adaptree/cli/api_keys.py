@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,8 +15,12 @@ group = typer.Typer(help="Keys that clients of `adaptree serve` ask with.", no_a
 keys.add_typer(group, name="api")
 
 FileOption = Annotated[
-    Path | None,
-    typer.Option("--file", help="The file of API keys. Default: $ADAPTREE_API_KEYS, else in your folder for settings."),
+    str | None,
+    typer.Option(
+        "--file",
+        help="The file of API keys, or postgresql://… for several machines. Default: $ADAPTREE_API_KEYS, else in your "
+        "folder for settings.",
+    ),
 ]
 
 
@@ -36,14 +39,15 @@ def new(
     debug: shared.Debug = False,
 ) -> None:
     """Make an API key and print it: this is the only time that it can be seen."""
-    from adaptree.serve.keys import keys_file, new_key
+    from adaptree.serve.keys import keys_file, new_key, place, shown
 
-    where = file or keys_file()
+    where = place(file) if file else keys_file()
     key, text = new_key(where, tenant=tenant, scopes=scope or ("predict",), rate=rate, quota=quota, note=note)
     out().print(text, soft_wrap=True, markup=False, highlight=False)
+    at = shown(where)
     whose = f" of the tenant {key.tenant}" if key.tenant else ""
     say(
-        f"key {key.id}{whose} for {', '.join(key.scopes)}; {where} has only its hash.  adaptree serve --keys {where}",
+        f"key {key.id}{whose} for {', '.join(key.scopes)}; {at} has only its hash.  adaptree serve --keys {at}",
         quiet,
     )
 
@@ -57,16 +61,16 @@ def list_(
     debug: shared.Debug = False,
 ) -> None:
     """List API keys: who they are for, and never the keys themselves."""
-    from adaptree.serve.keys import keys_file, read_keys
+    from adaptree.serve.keys import keys_file, place, read_keys, shown
 
-    where = file or keys_file()
+    where = place(file) if file else keys_file()
     found = read_keys(where)
     rows = [{name: value for name, value in asdict(key).items() if name != "hash"} for key in found]
     if form is Format.table:
         rows = [{**row, "scopes": " ".join(row["scopes"])} for row in rows]
     emit(rows, form)
     if not found:
-        say(f"no keys in {where} yet.  adaptree keys api new", quiet)
+        say(f"no keys in {shown(where)} yet.  adaptree keys api new", quiet)
 
 
 @group.command()
@@ -78,7 +82,7 @@ def remove(
     debug: shared.Debug = False,
 ) -> None:
     """Remove an API key: servers refuse it within a second."""
-    from adaptree.serve.keys import keys_file, remove_key
+    from adaptree.serve.keys import keys_file, place, remove_key
 
-    remove_key(file or keys_file(), id)
+    remove_key(place(file) if file else keys_file(), id)
     say(f"removed {id}", quiet)

@@ -107,6 +107,7 @@ from adaptree.cli import (  # noqa: E402, F401  # each adds its commands
     compare,
     compose,
     demo,
+    doctor,
     evaluate,
     experiment,
     explain,

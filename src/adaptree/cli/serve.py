@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,9 @@ from adaptree.cli import app as shared
 from adaptree.cli.app import app
 from adaptree.cli.show import say
 from adaptree.errors import AdaptreeError, StoreError, UsageError
+
+if TYPE_CHECKING:
+    from adaptree.serve.keys import Place
 
 MISSING = "serving needs packages that are not installed"
 
@@ -49,8 +52,11 @@ def serve(
     workers: Annotated[int, typer.Option(min=1, help="Processes that share the port, each with its own tasks.")] = 1,
     max_queue: Annotated[int, typer.Option(min=1, help="Texts that may wait; beyond, clients get a 429.")] = 4096,
     keys: Annotated[
-        Path | None,
-        typer.Option(help="The file of API keys. Default: $ADAPTREE_API_KEYS, else that of `keys api new`, if any."),
+        str | None,
+        typer.Option(
+            help="The file of API keys, or postgresql://… Default: $ADAPTREE_API_KEYS, else that of `keys api new`, if "
+            "any."
+        ),
     ] = None,
     no_keys: Annotated[bool, typer.Option("--no-keys", help="Answer anybody who can reach the address.")] = False,
     open_metrics: Annotated[
@@ -90,10 +96,11 @@ def serve(
         from adaptree.serve import server
         from adaptree.serve.limits import Limits, parse_size
 
-    file = _keys_file(api_keys.keys_file(), keys, no_keys)
+    file = _keys_place(api_keys.keys_file(), None if keys is None else api_keys.place(keys), no_keys)
     if file is not None:
         if not api_keys.read_keys(file):
-            raise StoreError(f"there are no keys in '{file}'.", hint=f"adaptree keys api new --file {file}")
+            at = api_keys.shown(file)
+            raise StoreError(f"there are no keys in '{at}'.", hint=f"adaptree keys api new --file {at}")
         if api_keys.others_can_read(file):
             say(f"note: everybody on this machine can read {file}.  chmod 600 {file}", quiet)
     settings = server.ServeSettings(
@@ -145,12 +152,12 @@ def serve(
         server.run(settings, opened, listening, announce)
 
 
-def _keys_file(default: Path, given: Path | None, none: bool) -> Path | None:
-    """Return the file of keys that counts; None if there are to be none."""
+def _keys_place(default: Place, given: Place | None, none: bool) -> Place | None:
+    """Return the file or the database of keys that counts; None if there are to be none."""
     if none and given is not None:
         raise UsageError("--keys and --no-keys contradict each other.", hint="Leave out one.")
     if none:
         return None
     if given is not None:
-        return given.expanduser()
-    return default if default.exists() else None
+        return given
+    return default if isinstance(default, str) or default.exists() else None

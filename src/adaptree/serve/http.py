@@ -416,8 +416,10 @@ async def health(request: Request) -> Response:
 @router.get("/ready", tags=["server"], summary="Can the server answer?")
 async def ready(request: Request) -> Response:
     """Say whether the base is loaded, the store can be read, and the server is not about to stop."""
-    if await asyncio.to_thread(_service(request).is_ready):
-        return as_json({"status": "ready"})
+    service = _service(request)
+    if await asyncio.to_thread(service.is_ready):
+        base = service.engine.base
+        return as_json({"status": "ready", "base": base.name, "fingerprint": base.fingerprint})
     raise Problem(503, "not_ready", "the store cannot be read, or the server is shutting down.", hint="Try again.")
 
 

@@ -2,6 +2,8 @@
 
     {"format": 1, "keys": [{"id": "…", "hash": "…", "tenant": "acme", "scopes": ["predict"], …}]}
 
+The same may be in PostgreSQL (`serve/key_table.py`), where servers on several machines find it.
+
 A key is 'at_ID_SECRET'. The secret is 256 random bits and is shown once; the file, which only its owner can read, has
 its SHA-256. The secret cannot be guessed, so a slow hash would not protect it any better.
 """
@@ -9,6 +11,7 @@ its SHA-256. The secret cannot be guessed, so a slow hash would not protect it a
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import hmac
 import math
@@ -18,12 +21,13 @@ import secrets
 import stat
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adaptree.data.foreign_json import has_type, loads
 from adaptree.errors import StoreError, UsageError, near
@@ -32,6 +36,11 @@ from adaptree.serve.counts import DAY, Counts
 from adaptree.serve.problems import Problem
 from adaptree.tasks.files import cannot_write, sync
 
+if TYPE_CHECKING:
+    from adaptree.serve.key_table import KeyTable
+
+Place = Path | str
+"""Where keys are: a file, or the URL of a database."""
 FORMAT = 1
 SCOPES = ("predict", "train", "admin")
 """predict: ask and list tasks. train: add tasks. admin: all of that, remove tasks, and read the figures."""
@@ -62,15 +71,34 @@ class ApiKey:
     created: str = ""
 
 
-def keys_file() -> Path:
+def place(text: str) -> Place:
+    """Return where keys are, as a user has said it: a file, or a database's URL."""
+    return text if "://" in text else Path(text).expanduser()
+
+
+def shown(where: Place) -> str:
+    """Return where keys are for people to read, without a password."""
+    return str(where) if isinstance(where, Path) else _table(where).shown
+
+
+@functools.cache
+def _table(url: str) -> KeyTable:
+    from adaptree.serve.key_table import KeyTable
+
+    return KeyTable(url)
+
+
+def keys_file() -> Place:
     """Return where API keys are: ADAPTREE_API_KEYS, else adaptree/api-keys.json in the user's folder for settings."""
-    if path := os.environ.get("ADAPTREE_API_KEYS"):
-        return Path(path).expanduser()
+    if said := os.environ.get("ADAPTREE_API_KEYS"):
+        return place(said)
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "adaptree" / "api-keys.json"
 
 
-def read_keys(path: Path) -> list[ApiKey]:
-    """Return the keys in a file, none if there is no file; raise StoreError for one that cannot be read."""
+def read_keys(path: Place) -> list[ApiKey]:
+    """Return the keys in a file or a database, none if there is no file; raise StoreError if they cannot be read."""
+    if isinstance(path, str):
+        return _table(path).read()
     try:
         said = loads(path.read_bytes())
     except FileNotFoundError:
@@ -98,7 +126,7 @@ def _broken(path: Path, why: str) -> StoreError:
 
 
 def new_key(
-    path: Path,
+    path: Place,
     *,
     tenant: str = "",
     scopes: Sequence[str] = ("predict",),
@@ -106,7 +134,7 @@ def new_key(
     quota: int = 0,
     note: str = "",
 ) -> tuple[ApiKey, str]:
-    """Make a key and add it to a file; return it, and its text, which is nowhere else."""
+    """Make a key and add it to a file or a database; return it, and its text, which is nowhere else."""
     if tenant and not _TENANT.fullmatch(tenant):
         raise UsageError(f"'{tenant}' cannot be a tenant: it is 1 to 64 of a-z, 0-9, '_' and '-'.", hint="Try 'acme'.")
     for scope in scopes:
@@ -125,17 +153,23 @@ def new_key(
         note=note,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )
-    _write(path, [*read_keys(path), key])
+    if isinstance(path, str):
+        _table(path).add(key)
+    else:
+        _write(path, [*read_keys(path), key])
     return key, f"at_{key.id}_{secret}"
 
 
-def remove_key(path: Path, id: str) -> None:
-    """Remove a key from a file: servers refuse it within a second."""
+def remove_key(path: Place, id: str) -> None:
+    """Remove a key from a file or a database: servers refuse it within a second."""
     found = read_keys(path)
     if id not in {key.id for key in found}:
         hint = near(id, [key.id for key in found])
-        raise UsageError(f"no key '{id}' in '{path}'.", hint=f"{hint}   adaptree keys api list".strip())
-    _write(path, [key for key in found if key.id != id])
+        raise UsageError(f"no key '{id}' in '{shown(path)}'.", hint=f"{hint}   adaptree keys api list".strip())
+    if isinstance(path, str):
+        _table(path).remove(id)
+    else:
+        _write(path, [key for key in found if key.id != id])
 
 
 def _write(path: Path, keys: Sequence[ApiKey]) -> None:
@@ -157,9 +191,9 @@ def _write(path: Path, keys: Sequence[ApiKey]) -> None:
         partial.unlink(missing_ok=True)
 
 
-def others_can_read(path: Path) -> bool:
-    """Return whether everybody on the machine can read a file."""
-    return os.name != "nt" and bool(path.stat().st_mode & stat.S_IROTH)
+def others_can_read(path: Place) -> bool:
+    """Return whether everybody on the machine can read a file of keys."""
+    return isinstance(path, Path) and os.name != "nt" and bool(path.stat().st_mode & stat.S_IROTH)
 
 
 def _hashed(secret: str) -> str:
@@ -187,11 +221,26 @@ class Caller:
             raise Problem(403, "not_allowed", f"this key is not for '{scope}'.", hint="Ask for one that is.")
 
 
+def _follow(keys: weakref.ref[Keys], url: str) -> None:
+    """Read the keys of a database again every second, until nobody uses them any more."""
+    while True:
+        time.sleep(FRESH / 2)
+        if (following := keys()) is None:
+            return
+        with suppress(StoreError):
+            following._keys = {key.id: key for key in read_keys(url)}
+        del following
+
+
 @dataclass
 class Keys:
-    """The keys of a file, as a server uses them: the file is read again when it changes."""
+    """The keys of a file or a database, as a server uses them; changes there count within a second.
 
-    path: Path
+    A database is asked by a thread of its own, so that no request waits for it. While it does not answer, the keys that
+    were read last count.
+    """
+
+    path: Place
     counts: Counts = field(default_factory=Counts)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _keys: dict[str, ApiKey] = field(default_factory=dict)
@@ -199,13 +248,19 @@ class Keys:
     _looked: float = -math.inf
 
     def __post_init__(self) -> None:
-        self._look()
+        if isinstance(self.path, str):
+            self._keys = {key.id: key for key in read_keys(self.path)}
+            threading.Thread(target=_follow, args=(weakref.ref(self), self.path), daemon=True).start()
+        else:
+            self._look()
 
     def __len__(self) -> int:
         return len(self._keys)
 
     def _look(self) -> None:
         """Read the file if it is another one than before."""
+        if isinstance(self.path, str):
+            return
         now = time.monotonic()
         if now - self._looked < FRESH:
             return

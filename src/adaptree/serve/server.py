@@ -32,7 +32,7 @@ from adaptree.serve.heap import share_heap
 from adaptree.serve.http import create_app
 from adaptree.serve.jobs.processes import WorkerProcesses
 from adaptree.serve.jobs.queue import Jobs
-from adaptree.serve.keys import Keys
+from adaptree.serve.keys import Keys, place
 from adaptree.serve.limits import Limits
 from adaptree.serve.observe import Metrics, RequestLog
 from adaptree.serve.protocol import Connection
@@ -70,7 +70,7 @@ class ServeSettings:
     port: int = 8080
     workers: int = 1
     keys: str | None = None
-    """The file of API keys; None for none."""
+    """The file of API keys, or a database's URL; None for none."""
     log: str = "json"
     open_metrics: bool = False
     traces: bool = False
@@ -192,7 +192,7 @@ def application(settings: ServeSettings, engine: Engine, metrics: Metrics) -> Fa
     kept = settings.keys is not None and "://" not in store.location and os.access(store.path, os.W_OK)
     quotas = store.path / QUOTAS if kept else None
     counts = Counts(None if settings.counts is None else Path(settings.counts), quotas)
-    keys = None if settings.keys is None else Keys(Path(settings.keys), counts)
+    keys = None if settings.keys is None else Keys(place(settings.keys), counts)
     return create_app(
         engine,
         keys=keys,

@@ -121,6 +121,14 @@ class Objects:
         with self._talking():
             self._delete(key)
 
+    def changed(self, key: str) -> float | None:
+        """Return when an object was last written, by the server's clock; None where it does not say."""
+        with self._talking():
+            try:
+                return float(self._fs.modified(self._path(key)).timestamp())
+            except NotImplementedError:
+                return None
+
     def check(self) -> None:
         """Raise the error that says why, if objects cannot be created here."""
         with self._talking():

@@ -8,10 +8,10 @@ of additions.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
-from adaptree.errors import UsageError
+from adaptree.errors import AdaptreeError, TrainingError, UsageError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -78,6 +78,17 @@ class ProcessGroup:
         sums: list[float] = together[start:].tolist()
         return sums
 
+    def sum(self, numbers: list[float]) -> list[float]:
+        """Return the sums of numbers over all processes."""
+        import torch
+
+        if self.size == 1:
+            return numbers
+        together = torch.tensor(numbers, device=self.device)
+        torch.distributed.all_reduce(together)
+        sums: list[float] = together.tolist()
+        return sums
+
     def gather(self, mine: Tensor, count: int) -> Tensor:
         """Return the output for all `count` rows, put together from each process's shard."""
         import torch
@@ -98,3 +109,47 @@ class ProcessGroup:
         box = [value]
         torch.distributed.broadcast_object_list(box, src=0)
         return box[0]
+
+    def by_first(self, call: Callable[[], T]) -> T:
+        """Return in every process what the first one's call returns; raise its error in all of them."""
+        if self.size == 1:
+            return call()
+        outcome: T | AdaptreeError | None = None
+        if self.rank == 0:
+            try:
+                outcome = call()
+            except AdaptreeError as error:
+                outcome = error
+        outcome = self.broadcast(outcome)
+        if isinstance(outcome, AdaptreeError):
+            raise outcome
+        return outcome  # type: ignore[return-value]
+
+    def broadcast_tensors(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the first process's tensors in every process, on the CPU, sent one by one."""
+        import torch
+
+        if self.size == 1:
+            return tensors
+        found = {}
+        for name, shape, dtype in self.broadcast([(name, t.shape, t.dtype) for name, t in tensors.items()]):
+            here = tensors[name] if self.rank == 0 else torch.empty(shape, dtype=dtype)
+            here = here.to(self.device).contiguous()
+            torch.distributed.broadcast(here, src=0)
+            found[name] = here.cpu()
+        return found
+
+    def check_same(self, identity: str) -> None:
+        """Raise TrainingError, in every process, unless all of them train the same thing."""
+        import torch
+
+        if self.size == 1:
+            return
+        found: list[str | None] = [None] * self.size
+        torch.distributed.all_gather_object(found, identity)
+        if others := [str(n) for n, other in enumerate(found) if other != found[0]]:
+            raise TrainingError(
+                f"process {' and '.join(others)} of {self.size} has other data, another base or other settings than "
+                "the first.",
+                hint="Give every process the same command, files and base.",
+            )

@@ -31,7 +31,7 @@ from adaptree.models.base import Base
 from adaptree.models.cache_files import NotCacheable
 from adaptree.models.forward import forward, infer, states, vectors
 from adaptree.models.hooks import without_dropout
-from adaptree.training import checkpoint
+from adaptree.training import checkpoint, sharded
 from adaptree.training.distributed import ProcessGroup
 from adaptree.training.encoded import EncodedDataset
 from adaptree.training.estimate import Estimate, lengths, steps_of
@@ -128,12 +128,11 @@ class Trainer:
         self.precision = settings.precision or "fp32"
         self.source, self.train_rows = training
         self.validation, self.validation_rows = validation
+        self.group = ProcessGroup(base.device)
+        self.sharded = sharded.wanted(self.method, kind, base)
+        """Whether each process keeps only a shard of the weights (FSDP)."""
         torch.manual_seed(settings.seed)
-        self.hooked = base.hooked.copy()
-        if settings.dropout:
-            self.hooked.model.train()
-        else:
-            without_dropout(self.hooked.backbone)
+        self._copy_base()
         first = self._initial()
         own_head = {name: tensor for name, tensor in first.items() if name.startswith("head.")}
         self.continues = start is not None and own_head.keys() <= start.keys()
@@ -153,7 +152,6 @@ class Trainer:
         """Whether weights and state belong together, so that they can be saved; not within a step."""
         self.first_losses: list[float] = []
         self.estimate = self._estimate()
-        self.group = ProcessGroup(base.device)
         same = {name: value for name, value in settings.to_dict().items() if name not in IN_PARTS}
         self.identity = hashlib.sha256(
             repr(
@@ -162,6 +160,15 @@ class Trainer:
                  *([digest_of([(method, head)])] if head else []))
             ).encode()
         ).hexdigest()  # fmt: skip
+        self.group.check_same(self.identity)
+
+    def _copy_base(self) -> None:
+        """Make this run's own copy of the modules, over the base's tensors."""
+        self.hooked = self.base.hooked.copy()
+        if self.settings.dropout:
+            self.hooked.model.train()
+        else:
+            without_dropout(self.hooked.backbone)
 
     def _initial(self) -> dict[str, Tensor]:
         """Return the initial weights, a function of the seed."""
@@ -177,12 +184,22 @@ class Trainer:
             here = tensor.detach().to(self.base.device, copy=True)
             trained = here.is_floating_point() and name not in self.given_head and not self.method.freezes(name)
             self.v[name] = nn.Parameter(here) if trained else here
+        if self.sharded:
+            self._shard()
         self.trained = {name: p for name, p in self.v.items() if p.requires_grad}
         self.best_v = {name: p.detach().clone() for name, p in self.v.items()}
         self.best_out: Out | None = None
         self.best_kind = self.kind
         self._act(self.method)
         self.optimiser = adamw(self.method, self.trained, self.settings.weight_decay, self.device_type)
+
+    def _shard(self) -> None:
+        """Put the weights into a new copy of the modules, and keep a shard of each in their place."""
+        self._copy_base()
+        self._act(self.method)
+        names = [name.removeprefix("weight.") for name in self.v if name.startswith("weight.")]
+        found = sharded.shard(self.hooked, names, self.device_type)
+        self.v |= {f"weight.{name}": p for name, p in found.items()}
 
     def _swap_weights(self) -> None:
         self.hooked.swap(self.method.weights(self.hooked.sites, self.hooked.frozen, self.v))
@@ -374,7 +391,8 @@ class Trainer:
                 # Of a task that has no row in this batch, or of layers that this step leaves out.
                 if p.grad is None and (name.startswith("head.") or self.dropped):
                     p.grad = torch.zeros_like(p)
-        value, stop = self.group.all_reduce(self.trained.values(), [loss, float(self.pressed())])
+        own = [p for p in self.trained.values() if not sharded.is_sharded(p)]  # FSDP has added up the others
+        value, stop = self.group.all_reduce(own, [loss, float(self.pressed())])
         self.stop = bool(stop)
         if not math.isfinite(value):
             raise Diverged(
@@ -382,7 +400,7 @@ class Trainer:
                 hint=f"Try a smaller learning rate: --lr {self.lr / 10:g}",
             )
         self.between_steps = False
-        clip(self.method, self.trained, settings.clip)
+        clip(self.method, self.trained, settings.clip, self.group)
         self.optimiser.step()
         self.optimiser.zero_grad()
         state.batch += 1
@@ -428,6 +446,7 @@ class Trainer:
         each = self._part_size(examples, most)
         share = len(examples) / settings.batch_size
         shard = self.group.shard(len(examples))
+        first = indices[:1], examples[:1]
         indices, examples = indices[shard], examples[shard]
         for part, start in enumerate(range(0, most, each)):
             self._seed_step(part)
@@ -436,9 +455,12 @@ class Trainer:
             if self.group.rank:
                 self._seed_step(part, self.group.rank)  # gates are the same in all processes, dropout is not
             here = slice(start, start + each)
-            if not (some := examples[here]):
-                continue
-            targets = self.source.targets(indices[here])
+            at, some = indices[here], examples[here]
+            if idle := not some:
+                if not self.sharded:
+                    continue
+                at, some = first  # every process gathers the weights of each part, and this one computes for nothing
+            targets = self.source.targets(at)
             some = [self.kind.for_training(example, target) for example, target in zip(some, targets, strict=True)]
             some = list(self.kind.resampled(some, self._step_seed()))
             with computing_in(self.precision, self.device_type):
@@ -446,7 +468,7 @@ class Trainer:
                 out = forward(self.base, some, self.kind, v, self.pooling, batch_size=rows, hooked=self.hooked)
             # Every example weighs the same, also in a batch that is not full.
             losses = self.kind.loss(out, some, targets, self.class_weights)
-            loss = self.source.weighted(losses, indices[here]).sum()
+            loss = self.source.weighted(losses, at).sum() * (0.0 if idle else 1.0)
             penalty = self.method.penalty(self.v) if part == 0 and self.group.rank == 0 else None
             whole = loss / settings.batch_size
             if penalty is not None:  # once a step, and of a batch that is not full its share, as of the loss
@@ -526,9 +548,10 @@ class Trainer:
             mine = mine[self.group.shard(len(mine))]
         examples = list(self.kind.resampled(self.validation.examples(mine), None))
         parts: list[Any] = []
-        for start in range(0, len(examples), 4096):
-            some = examples[start : start + 4096]
-            parts.append(infer(self.base, some, self.kind, v, None, self.pooling, hooked=self.hooked))
+        with sharded.gathered(self.hooked) if self.sharded else contextlib.nullcontext():
+            for start in range(0, len(examples), 4096):
+                some = examples[start : start + 4096]
+                parts.append(infer(self.base, some, self.kind, v, None, self.pooling, hooked=self.hooked))
         self.hooked.model.train(training)
         if self.kind.reads_tokens:
             return [part for found in parts for part in found], examples
@@ -537,12 +560,13 @@ class Trainer:
 
     def _fit(self, *, finished: bool) -> Fit:
         """Return the best weights so far as the result."""
-        v = {name: tensor.cpu() for name, tensor in self.best_v.items()}
+        v = {name: sharded.whole(tensor) for name, tensor in self.best_v.items()}
         best = self.state.best if self.state.stage + 1 == self.method.stages else 0  # before that there is no task
         used = {
             "cached_layers": self.state.cached_layers,
             "processes": self.group.size,
             "device": self.base.device,
+            **({"sharded": True} if self.sharded else {}),
         }
         out = self.best_out if self.exact and self.kind.single else None
         return Fit(
@@ -575,17 +599,23 @@ class Trainer:
         return Estimate(self.settings, self.method.stages, self.total, rows, steps, tokens, scored, self.on_event)
 
     def _save_if_due(self) -> None:
-        if (began := time.monotonic()) - self.saved > CHECKPOINT_SECONDS * max(1.0, self.saving):
+        due = (began := time.monotonic()) - self.saved > CHECKPOINT_SECONDS * max(1.0, self.saving)
+        if self.group.broadcast(due) if self.sharded else due:
             self.save()
             self.saved = time.monotonic()
             self.saving = self.saved - began
 
     def save(self) -> None:
-        """Write a checkpoint."""
-        if self.folder is None or self.group.rank:
+        """Write a checkpoint: of several processes the first does, and with FSDP the others send their shards."""
+        if self.folder is None or (self.group.rank and not self.sharded):
             return
         self.state.seconds = time.monotonic() - self.clock
-        tensors = pack(self.v, self.best_v, self.optimiser)
+        tensors: dict[str, Tensor] = {}
+        for name, tensor in pack(self.v, self.best_v, self.optimiser):
+            if self.group.rank == 0:
+                tensors[name] = tensor
+        if self.group.rank:
+            return
         if self.kind.single and isinstance(self.best_out, Tensor):
             tensors["logits"] = self.best_out
         checkpoint.write(self.folder, tensors, {"identity": self.identity, **vars(self.state)})
@@ -593,17 +623,30 @@ class Trainer:
     def keep(self) -> None:
         """Write a checkpoint of the last finished step, if the run has one and ends within the next."""
         state = self.state
+        if self.sharded:  # the other processes may be gone, and their shards with them: the last checkpoint counts
+            return
         if self.between_steps and (state.step or state.epoch or state.stage):
             with contextlib.suppress(StoreError), shielded():
                 self.save()
 
     def restore(self) -> None:
-        """Load the last checkpoint, if there is one; raise CannotResume unless it is of this very run."""
-        assert self.folder is not None
-        found = checkpoint.read(self.folder)
-        if found is None:
+        """Load the last checkpoint, if there is one; raise CannotResume unless it is of this very run.
+
+        Of several processes the first one reads it, for all: the folder may be on a disk of its machine alone.
+        """
+        folder = self.folder
+        assert folder is not None
+        read: list[dict[str, Tensor]] = []
+
+        def state_of() -> dict[str, Any] | None:
+            if (found := checkpoint.read(folder)) is None:
+                return None
+            read.append(found[0])
+            return found[1]
+
+        if (state := self.group.by_first(state_of)) is None:
             return
-        tensors, state = found
+        tensors = self.group.broadcast_tensors(read[0] if read else {})
         if state.pop("identity") != self.identity:
             raise CannotResume(
                 "the run to resume had other data or settings.",
@@ -612,7 +655,7 @@ class Trainer:
         self.state = State(**state)
         self._load(weights(tensors, NOW))
         best = weights(tensors, BEST)
-        self.best_v = {name: best[name].to(p.device) for name, p in self.v.items()}
+        self.best_v = {name: sharded.like(p.detach(), best[name]) for name, p in self.v.items()}
         self.best_out = tensors.get("logits")
         if self.state.best:
             self.best_kind = self.kind.with_state(self.state.kind)

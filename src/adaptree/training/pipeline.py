@@ -333,11 +333,16 @@ def fit(
     if run.search is not None:
         check_search(plan.method)
         halves = Halves.of(plan, loaded)
-    if folder is not None and distributed.rank() == 0:  # no error of usage after this line: an older run may be cleared
-        checkpoint.prepare(folder, anew=not run.resume)
-        if not run.resume:
-            checkpoint.remove(folder / ALL_ROWS)
-    resume = _can_resume(run, folder, on_event)
+
+    def prepare() -> bool:
+        if folder is not None:
+            checkpoint.prepare(folder, anew=not run.resume)
+            if not run.resume:
+                checkpoint.remove(folder / ALL_ROWS)
+        return _can_resume(run, folder, on_event)
+
+    # No error of usage after this line: an older run may be cleared.
+    resume = distributed.ProcessGroup(plan.base.device).by_first(prepare)
     on_event(_start(run, loaded, plan))
     _note_joint(run, loaded, on_event)
     trials: list[Trial] = []

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from adaptree.training.sharded import like, whole
 
 NOW, BEST = "now.", "best."
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
@@ -33,15 +35,15 @@ class State:
     """What the kind chose on validation in the best epoch (`Kind.state`)."""
 
 
-def pack(v: Mapping[str, Tensor], best: Mapping[str, Tensor], optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return a checkpoint's tensors: current weights, best weights and Adam's moments."""
-    tensors: dict[str, Tensor] = {}
+def pack(
+    v: Mapping[str, Tensor], best: Mapping[str, Tensor], optimiser: torch.optim.Optimizer
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield a checkpoint's tensors: current weights, best weights and Adam's moments."""
     for name, p in v.items():
-        tensors[f"{NOW}{name}"] = p.detach().cpu()
-        tensors[f"{BEST}{name}"] = best[name].cpu()
+        yield f"{NOW}{name}", whole(p)
+        yield f"{BEST}{name}", whole(best[name])
         for key, value in optimiser.state.get(p, {}).items():
-            tensors[f"{key}.{name}"] = value.cpu()
-    return tensors
+            yield f"{key}.{name}", whole(value)
 
 
 def weights(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -54,4 +56,4 @@ def restore_moments(optimiser: torch.optim.Optimizer, v: Mapping[str, Tensor], t
     for name, p in v.items():
         kept = {key: tensors[f"{key}.{name}"] for key in MOMENTS if f"{key}.{name}" in tensors}
         if kept:
-            optimiser.state[p] = {key: t.to(p.device) for key, t in kept.items()}
+            optimiser.state[p] = {key: like(p, t) for key, t in kept.items()}

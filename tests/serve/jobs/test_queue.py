@@ -276,16 +276,18 @@ def test_old_jobs_are_forgotten_unless_their_data_is_kept(either: Site) -> None:
 def test_jobs_of_another_schema_are_an_error_and_stay(site: Site) -> None:
     import sqlite3
 
+    from adaptree.serve.jobs.database import SCHEMA
+
     job = site.add()
     site.jobs.database.dispose()
     file = site.store.path / "jobs" / "jobs.sqlite"
     with sqlite3.connect(file) as db:
         db.execute("UPDATE adaptree_jobs_schema SET schema = 99")
     db.close()
-    with pytest.raises(StoreError, match=r"of schema 99, and this adaptree knows schema 2"):
+    with pytest.raises(StoreError, match=r"of schema 99, and this adaptree knows 2 to \d+\.  Use a newer"):
         site.more_jobs().list()
     with sqlite3.connect(file) as db:
-        db.execute("UPDATE adaptree_jobs_schema SET schema = 2")
+        db.execute(f"UPDATE adaptree_jobs_schema SET schema = {SCHEMA}")
     db.close()
     assert site.more_jobs().get(job.id).id == job.id
 

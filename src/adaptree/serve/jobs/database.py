@@ -1,7 +1,8 @@
-"""The database of a store's jobs: SQLite in the store's folder, or the PostgreSQL server that has the index.
+"""The database of a store's jobs, and of API keys: SQLite in the store's folder, or a PostgreSQL server.
 
-Unlike the index it is the truth, so nothing here is ever dropped: tables of another schema, or a damaged file, are an
-error that says so. Several stores may share a server; each row has the id of its store.
+Unlike the index it is the truth, so nothing here is ever dropped: tables of an earlier schema are upgraded
+(`serve/migrations`), those of a newer one, or a damaged file, are an error that says so. Several stores may share a
+server; each row has the id of its store.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from adaptree.tasks.store import Store
 
 T = TypeVar("T")
-SCHEMA = 2
+SCHEMA = 3
+"""The schema of the tables below, which the last of the migrations makes."""
 PREFIX = "adaptree_jobs"
 PATIENCE = 20.0
 """Seconds for which a database that is locked, or a server that does not answer, is tried again."""
@@ -37,14 +39,15 @@ LOCK = 0xADA10B
 class Database:
     """Runs functions of a connection in transactions, again where a connection was lost."""
 
-    def __init__(self, store: Store, url: str | None = None) -> None:
-        self._store = store
-        self._asked = url or store.index.server
-        self.folder = store.path / JOBS
+    def __init__(self, store: Store | None, url: str | None = None) -> None:
+        """`store` may be None for what belongs to none, such as API keys; then there must be a `url`."""
+        self._location = "" if store is None else store.location
+        self._asked = url or ("" if store is None else store.index.server)
+        self.folder = Path(JOBS) if store is None else store.path / JOBS
         """What this machine keeps of jobs: the database, if it is a file, data files, checkpoints."""
-        if "://" in store.location and not self._asked:
+        if "://" in self._location and not self._asked:
             raise UsageError(
-                f"jobs of the store {store.location} need PostgreSQL, as several machines may work on them.",
+                f"jobs of the store {self._location} need PostgreSQL, as several machines may work on them.",
                 hint="--index postgresql://USER@HOST/DATABASE, or ADAPTREE_INDEX.",
             )
         self._made = False
@@ -58,8 +61,8 @@ class Database:
     @cached_property
     def store(self) -> str:
         """The id by which a shared database knows the store: a folder may move, or have a host of another name."""
-        if "://" in self._store.location:
-            return self._store.location
+        if "://" in self._location:
+            return self._location
         if self.file is not None:
             return ""
         path = self.folder / "id"
@@ -123,8 +126,16 @@ class Database:
             Column("expires", Double),
             Index(f"{PREFIX}_files_by_tenant", "store", "tenant"),
         )
+        keys = Table(
+            "adaptree_keys",
+            metadata,
+            Column("id", Text, primary_key=True),
+            *(Column(name, Text, nullable=False) for name in ("hash", "tenant", "scopes", "note", "created")),
+            Column("rate", Double, nullable=False),
+            Column("quota", BigInteger, nullable=False),
+        )
         schema = Table(f"{PREFIX}_schema", metadata, Column("schema", Integer, primary_key=True, autoincrement=False))
-        return {"jobs": jobs, "events": events, "files": files, "schema": schema}
+        return {"jobs": jobs, "events": events, "files": files, "keys": keys, "schema": schema}
 
     @cached_property
     def _engine(self) -> Engine:
@@ -197,6 +208,34 @@ class Database:
     def now(self) -> float:
         return self._with_connection(self._now)
 
+    def schema(self) -> int | None:
+        """Return the number of the schema of the tables that are there, None if there are none; nothing is made."""
+        if self.file is not None and not self.file.exists():
+            return None
+        return self._look(self._numbered)
+
+    def _numbered(self, db: Connection) -> int | None:
+        from sqlalchemy import inspect, select
+
+        table = self.tables["schema"]
+        if not inspect(db).has_table(table.name):
+            return None
+        return int(db.execute(select(table.c.schema)).scalar_one())
+
+    def clock(self) -> float:
+        """Return the database's time, and make nothing there."""
+        return self._look(self._now)
+
+    def _look(self, do: Callable[[Connection], T]) -> T:
+        """Return what `do` reads at the first try, from tables that may be missing or of another schema."""
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            with self._engine.connect() as db:
+                return do(db)
+        except SQLAlchemyError as error:
+            raise self._problem(error) from error
+
     def _with_connection(self, do: Callable[[Connection], T]) -> T:
         from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
@@ -226,10 +265,15 @@ class Database:
         return error.connection_invalidated or (lost and type(error).__name__ in ("OperationalError", "InterfaceError"))
 
     def _make(self) -> None:
-        """Make the tables if there are none; raise StoreError if they are of another adaptree."""
+        """Make the tables, or upgrade those of an earlier adaptree; raise StoreError if they are of a newer one.
+
+        Of several processes that start at once one does so, under the database's lock.
+        """
         if self._made:
             return
-        from sqlalchemy import inspect, select, text
+        from sqlalchemy import text
+
+        from adaptree.serve import migrations
 
         with self._making:
             if self.file is not None:
@@ -239,18 +283,8 @@ class Database:
                     raise cannot_write(self.folder, error) from error
             with self._engine.connect() as db:
                 db.execute(text("BEGIN IMMEDIATE" if self.file else f"SELECT pg_advisory_xact_lock({LOCK})"))
-                schema = self.tables["schema"]
-                if inspect(db).has_table(schema.name):
-                    found = list(db.execute(select(schema.c.schema)).scalars())
-                    if found != [SCHEMA]:
-                        raise StoreError(
-                            f"the jobs in {self.shown} are of schema {', '.join(map(str, found))}, and this adaptree "
-                            f"knows schema {SCHEMA}.",
-                            hint="Use the adaptree that wrote them, or a newer one.",
-                        )
-                else:
-                    schema.metadata.create_all(db)
-                    db.execute(schema.insert().values(schema=SCHEMA))
+                if (found := self._numbered(db)) != SCHEMA:
+                    migrations.upgrade(db, found, self.shown)
                 db.commit()
             self._made = True
 
