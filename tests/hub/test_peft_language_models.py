@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
@@ -18,6 +20,8 @@ from adaptree.cli import main
 from tests.bases import writing_base
 
 ROWS = [{"prompt": f"say {a}{b}", "completion": f"{b}{a} {a}"} for a in "abcd" for b in "gh"]
+THEIRS = Path(os.environ.get("ADAPTREE_PEERS", "")).parent / "bin" / "python"
+CHECK = Path(__file__).parents[1] / "peers" / "check_interop.py"
 FORMS = ["lora:4", "lora(rank=2, targets=all, alpha=7)", "lora(rank=4, layers=1)"]
 
 
@@ -79,12 +83,21 @@ def test_some_layers_are_named_in_full(folder: Path, tmp_path: Path) -> None:
     assert all(".1." in name for name in config["target_modules"])
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")  # peft asks transformers in an old way
-@pytest.mark.parametrize("method", FORMS)
-def test_peft_loads_it_and_gives_our_logits(folder: Path, tmp_path: Path, method: str) -> None:
-    peft = pytest.importorskip("peft", reason="peft is not installed: pip install peft")
-    _, ids, wanted = exported(folder, method, tmp_path)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    tuned = peft.PeftModel.from_pretrained(model, str(tmp_path / "peft")).eval()
-    with torch.no_grad():
-        torch.testing.assert_close(tuned(input_ids=ids).logits, wanted, atol=1e-5, rtol=1e-5)
+@pytest.mark.skipif(not THEIRS.exists(), reason="ADAPTREE_PEERS names no folder beside peft's environment: make peers")
+def test_peft_loads_it_and_gives_our_logits(folder: Path, tmp_path: Path) -> None:
+    for number, method in enumerate(FORMS):
+        case = tmp_path / "cases" / str(number)
+        _, ids, wanted = exported(folder, method, case)
+        (case / "peft").rename(case / "written")
+        given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "output": wanted}
+        save_file(given, case / "expected.safetensors")
+        facts = {"library": "peft", "base": str(folder), "class": "AutoModelForCausalLM", "labels": 0, "reading": ""}
+        (case / "facts.json").write_text(json.dumps(facts))
+    done = subprocess.run(
+        [THEIRS, CHECK, tmp_path / "cases"], capture_output=True, text=True, timeout=600, cwd=CHECK.parent,
+        env={**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert len(found) == len(FORMS)
+    assert all(isinstance(each, float) and each < 1e-5 for each in found.values()), found

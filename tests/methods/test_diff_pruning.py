@@ -20,6 +20,7 @@ from adaptree.models.fingerprint import fingerprint
 from adaptree.models.loading import load_base
 from adaptree.models.sites import find
 from adaptree.tasks.store import Store
+from adaptree.training.distributed import ProcessGroup
 from adaptree.training.optimiser import adamw, clip, set_rate
 from tests import tiny
 from tests.bases import tiny_base, words_csv
@@ -200,7 +201,7 @@ def test_gradients_of_gates_are_clipped_apart() -> None:
     trained = {name: torch.zeros(4, requires_grad=True) for name in ("gate.x", "group.x", "delta.x", "head.bias")}
     for name, p in trained.items():
         p.grad = torch.full_like(p, 100.0 if name.startswith("g") else 0.25)
-    clip(method, trained, 1.0)
+    clip(method, trained, 1.0, ProcessGroup("cpu"))
     assert torch.equal(trained["delta.x"].grad, torch.full((4,), 0.25))  # type: ignore[arg-type]
     both = torch.cat([trained["gate.x"].grad, trained["group.x"].grad])  # type: ignore[list-item]
     assert float(both.norm()) == pytest.approx(1.0, rel=1e-4)

@@ -283,7 +283,7 @@ def test_the_penalties_of_an_epoch_do_not_depend_on_how_rows_fall_into_batches(
         """The gradients of all steps of an epoch added up, at the initial weights."""
         found: dict[str, torch.Tensor] = {}
 
-        def clip(method: Any, trained: Any, most: float) -> None:
+        def clip(method: Any, trained: Any, most: float, group: Any) -> None:
             for name, p in trained.items():
                 found[name] = found.get(name, 0) + p.grad.clone()
                 p.grad.zero_()

@@ -288,7 +288,7 @@ def test_a_long_job_is_stopped_and_its_best_epoch_kept_and_a_files_name_is_inert
     own_site: Site, worker: Worker, open_page: Open, tmp_path: Path
 ) -> None:
     page = open_page(own_site, "/new")
-    page.set_input_files("#file", table(tmp_path / f"{EVIL}.csv", ["text", "label"], sentences(90, 5)))
+    page.set_input_files("#file", table(tmp_path / f"{EVIL}.csv", ["text", "label"], sentences(900, 5)))
     page.get_by_label("Name", exact=True).fill("long")
     page.locator("summary", has_text="More settings").click()
     page.get_by_label("Epochs").fill("1000")
