@@ -142,6 +142,7 @@ def test_the_command_line_logs_to_mlflow_and_prints_its_result_alone(
     assert len(runs_of(mlflow, tmp_path / "runs")) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_weights_and_biases_gets_the_run_offline_and_prints_nothing(
     world: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

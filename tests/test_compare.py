@@ -296,6 +296,7 @@ def test_a_figure_can_be_drawn_of_any_comparison(points: list[dict[str, Any]], f
     assert ("full fine-tuning 0.850" in page) is full
 
 
+@pytest.mark.slow
 @browser.needed
 def test_the_page_draws_itself_in_a_browser_without_the_network(tmp_path: Path) -> None:
     pytest.importorskip("plotly")

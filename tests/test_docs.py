@@ -42,8 +42,8 @@ GENERATED = {DOCS / "reference" / "commands.md", DOCS / "reference" / "api.md"}
 """Pages that the site's build writes."""
 RUN, DATA = {"python", "sh"}, {"csv", "jsonl", "text", "toml"}
 FOREIGN = re.compile(r'py title="(adapters|openai|peft|SetFit) \d+\.\d+"')
-LONG = ("ablate", "compare", "composition", "explain", "few-labels", "leave", "stream", "versions")
-"""Pages whose blocks take several seconds, which `make test-all` runs."""
+QUICK = ("README", "tutorial", "few-labels", "kinds", "methods")
+"""Pages whose blocks `make test` runs; `make test-slow` runs the others."""
 FENCE = re.compile(r"^([ \t]*)```([^\n`]*)\n(.*?)^\1```[ \t]*$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"`([\w-]+\.(?:csv|jsonl|conll|txt|toml))`")
 
@@ -139,7 +139,7 @@ def test_every_block_is_run_or_says_why_not(page: Path) -> None:
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, marks=[pytest.mark.slow] * (page.stem in LONG), id=named(page))
+        pytest.param(page, marks=[pytest.mark.slow] * (page.stem not in QUICK), id=named(page))
         for page in PAGES
         if RUN & {block.language for block in blocks(page)}
     ],

@@ -380,6 +380,7 @@ def test_a_sweep_chooses_on_validation_and_tests_only_the_choice_with_fresh_seed
     assert len(ledger.read(tmp_path)) == len(cells)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["glue", "text17"])
 def test_a_page_has_a_table_for_every_base_of_its_cells(
     name: str, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -417,6 +418,7 @@ def test_a_method_in_two_rows_of_a_sweep_is_tried_at_several_rates_only_where_it
     assert both.read(tmp_path) == found
 
 
+@pytest.mark.slow
 def test_the_table_of_a_sweep_has_prices_and_intervals(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -454,6 +456,7 @@ def test_options_that_an_experiment_does_not_have_are_refused(world: Path, tmp_p
         experiments.run("lowdata", world / "data", tmp_path, paper=True)
 
 
+@pytest.mark.slow
 def test_learning_rates_are_tried_until_the_best_is_not_at_an_edge(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

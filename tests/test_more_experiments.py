@@ -213,6 +213,7 @@ def test_a_cell_that_fails_is_told_and_not_run_again(
     assert start("masks")[1] == []
 
 
+@pytest.mark.slow
 def test_masks_are_counted_by_layer_and_kind(
     start: Callable[..., tuple[str, list[str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,6 +266,7 @@ def test_a_run_starts_from_another_task_of_the_same_method(world: Path) -> None:
         Run.of(rows, method="full", start=first, search=3)
 
 
+@pytest.mark.slow
 def test_dropout_is_compared_for_the_same_seeds(
     start: Callable[..., tuple[str, list[str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

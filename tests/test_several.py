@@ -239,6 +239,7 @@ def test_parts_may_be_compositions_and_are_called_by_their_text(base: Base, task
     assert found.to_dict()[b] == found[b].to_dict()
 
 
+@pytest.mark.slow
 def test_threads_with_other_compositions_over_one_base_do_not_meet(base: Base, tasks: dict[str, Task]) -> None:
     said = [
         f"parallel({', '.join(methods_of(tasks, TOP))})", f"parallel({', '.join(methods_of(tasks, ALL)[:7])})",
@@ -400,6 +401,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "layers"), [*CASES, ("bart", "top:2")])
 def test_on_every_architecture_together_is_as_alone_or_refused(name: str, layers: str | None) -> None:
     where = ground(tiny.model(name))

@@ -167,6 +167,7 @@ def found(store: Store, base: Base, table: Dataset) -> Ranking:
     return ranking(table, ["random", "same", "other", "strong"], store, base)
 
 
+@pytest.mark.slow
 def test_what_knows_the_labels_is_ahead_of_what_does_not(found: Ranking) -> None:
     gains = {gain.task: gain for gain in found.gains}
     assert {gain.task for gain in found.gains[:2]} == {"strong", "same"}

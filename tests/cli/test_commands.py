@@ -283,6 +283,7 @@ def test_ctrl_c_keeps_the_best_so_far_and_says_how_to_resume(world: dict[str, Pa
     assert "version 2" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [0.05, 0.5, 0.8, 2.0])
 def test_ctrl_c_at_any_moment_is_one_line(world: dict[str, Path], tmp_path: Path, after: float) -> None:
     process = _background(world, tmp_path)
@@ -343,6 +344,7 @@ def test_resuming_what_never_ran_starts_afresh_and_says_so(
     assert "new@1" in done.out
 
 
+@pytest.mark.slow
 def test_output_into_a_closed_pipe_is_no_error(world: dict[str, Path]) -> None:
     command = f"{sys.executable} -m adaptree predict words --file {world['data']} --store {world['store']} | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, env={**os.environ}, check=True)

@@ -106,6 +106,7 @@ def _folder(path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_every_command_that_prints_json_prints_it_strictly(
     world: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,6 +111,7 @@ def test_each_line_is_answered_before_the_next_is_written_as_a_table(store: Path
         assert first.index(LINES[2]) == second.index(LINES[0])  # one column below the other
 
 
+@pytest.mark.slow
 def test_a_process_in_a_pipe_that_stays_open_answers_at_once(store: Path) -> None:
     args = [sys.executable, "-m", "adaptree", "predict", "words", "-", "--store", str(store), "--format", "jsonl"]
     with subprocess.Popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

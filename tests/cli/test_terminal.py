@@ -305,6 +305,7 @@ def test_languages_keep_their_letters() -> None:
         assert visible(text) == text
 
 
+@pytest.mark.slow
 def test_a_real_terminal_gets_none_of_it(world: dict[str, Path], tmp_path: Path) -> None:
     """Train in a pseudo-terminal, with its progress bar: the only escape sequences are the bar's own."""
     leader, follower = pty.openpty()

@@ -135,6 +135,7 @@ def test_a_card_and_a_record_are_shown(task: str, root: Path) -> None:
     assert {key: shown[key] for key in kept if key != "checksum"} == {k: v for k, v in kept.items() if k != "checksum"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "task",
     ["words@1", "stack(lang/xx, a)", *(pytest.param(name, marks=pytest.mark.slow) for name in ("tags@1", "moved@1"))],

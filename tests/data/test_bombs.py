@@ -70,6 +70,7 @@ ENDLESS = {
 }
 
 
+@pytest.mark.slow
 def test_what_never_ends_is_refused(tmp_path: Path) -> None:
     found = read(*(bomb(tmp_path / name, *parts) for name, parts in ENDLESS.items()))
     for name, (said, count) in zip(ENDLESS, found, strict=True):
@@ -78,6 +79,7 @@ def test_what_never_ends_is_refused(tmp_path: Path) -> None:
         assert count == (0 if name in ("header.csv.gz", "labels.train.gz") else 1)
 
 
+@pytest.mark.slow
 def test_a_small_file_of_very_many_rows_is_refused(tmp_path: Path) -> None:
     names = ("rows.csv.gz", "rows.csv.xz")
     row = b"a great phone " * 20 + b",yes\n"

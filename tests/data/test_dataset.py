@@ -61,6 +61,7 @@ def test_any_row_reads_back_in_memory_and_from_the_file(rows: list[dict[str, str
     assert table.texts([0])[0][1] == kept[0]["text_b"]
 
 
+@pytest.mark.slow
 def test_the_memory_of_a_row_is_a_few_dozen_bytes(tmp_path: Path) -> None:
     """A 60 MB file of 600,000 rows under a limit that its texts alone would break."""
     path = tmp_path / "large.csv"

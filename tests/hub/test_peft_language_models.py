@@ -83,6 +83,7 @@ def test_some_layers_are_named_in_full(folder: Path, tmp_path: Path) -> None:
     assert all(".1." in name for name in config["target_modules"])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not THEIRS.exists(), reason="ADAPTREE_PEERS names no folder beside peft's environment: make peers")
 def test_peft_loads_it_and_gives_our_logits(folder: Path, tmp_path: Path) -> None:
     for number, method in enumerate(FORMS):

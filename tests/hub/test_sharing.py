@@ -214,6 +214,7 @@ def test_a_part_that_is_nowhere_is_named(store: Store, other: Store, file: Path)
         export(store, ["fused"], file, force=True)
 
 
+@pytest.mark.slow
 def test_circles_and_towers_of_parts_are_refused(store: Store, other: Store, file: Path) -> None:
     reviews = simple("reviews")
     store.add(reviews)

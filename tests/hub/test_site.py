@@ -472,6 +472,7 @@ def shown(page: Any) -> list[str]:
     return [text.split("@")[0] for text in page.locator("#results h2").all_inner_texts()]
 
 
+@pytest.mark.slow
 def test_search_filter_sort_and_pages_in_a_browser(hundreds: Path, open_page: Open) -> None:
     page = open_page(hundreds / "index.html")
     expect(page.locator("#count")).to_have_text("242 tasks")
@@ -599,6 +600,7 @@ CONTRAST = """() => {
 }"""
 
 
+@pytest.mark.slow
 def test_a_phone_scrolls_no_page_sideways(every_kind: Path, open_page: Open) -> None:
     page = open_page(every_kind / "index.html", viewport={"width": 390, "height": 844})
     for path in ("index.html", *(f"tasks/{name}.html" for name in ("answers", "fused", "lang/xx", "pairs", "spans"))):

@@ -111,6 +111,7 @@ def padded(values: Any, length: int, fill: int) -> Any:
     return found
 
 
+@pytest.mark.slow
 def test_the_graph_is_one_valid_file_with_free_axes(folder: Path) -> None:
     model = onnx.load(folder / "model.onnx")
     onnx.checker.check_model(model, full_check=False)

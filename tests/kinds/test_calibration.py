@@ -159,6 +159,7 @@ def without(task: Task, **extra: Any) -> Task:
     return Task(replace(task.record, extra=kept), task.tensors, task.parts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a", "t"])
 def test_a_trained_task_keeps_its_temperature(world: World, name: str) -> None:
     task = world.store[name]

@@ -257,6 +257,7 @@ def test_methods_are_compared_on_it(run: Run, base: Path, data: Path, root: Path
     assert set(found["floors"]) == {"majority", "tfidf"}
 
 
+@pytest.mark.slow
 def test_what_it_chose_on_validation_is_in_the_checkpoint_and_the_record(trained: dict[str, Any], root: Path) -> None:
     record = json.loads(next(root.glob("store/**/g/**/task.json")).read_text())
     assert record["extra"]["cut"] in (0.4, 0.5, 0.6)

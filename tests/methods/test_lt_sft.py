@@ -322,6 +322,7 @@ def stops(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     return when
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["lt_sft:0.05", "diff_pruning:0.05"])
 def test_a_run_that_dies_in_any_stage_is_resumed_to_the_same_bits(
     base: Base, data: Path, tmp_path: Path, stops: dict[str, int], method: str

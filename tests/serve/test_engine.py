@@ -402,6 +402,7 @@ def test_a_shadow_answers_unseen_and_is_compared(base: Base, like: Task, tmp_pat
         wait_until(lambda: broken.failed == 1)
 
 
+@pytest.mark.slow
 def test_many_threads_ask_while_tasks_are_added_replaced_removed_and_evicted(
     base: Base, like: Task, tmp_path: Path
 ) -> None:

@@ -217,6 +217,7 @@ def test_what_is_not_http_gets_an_error_of_the_same_shape(ask: Asker) -> None:
         assert json.loads(got.partition(b"\r\n\r\n")[2])["error"]["code"] == "bad_request"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "headers",
     [

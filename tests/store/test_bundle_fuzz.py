@@ -308,6 +308,7 @@ def campaign(good: bytes, base: Base, root: Path, count: int, seconds: float, se
     return tried, came
 
 
+@pytest.mark.slow
 def test_mutated_bundles_are_refused_or_hold_what_they_say(good: bytes, base: Base, root: Path) -> None:
     tried, came = campaign(good, base, root, 2000, 10, seed=0)
     assert 0 < came < tried

@@ -496,6 +496,7 @@ def listening(answers: bool) -> Iterator[str]:
         yield where
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("silent", [False, True], ids=["closed", "silent"])
 def test_a_server_that_does_not_answer_is_given_up_soon(
     bucket: str, monkeypatch: pytest.MonkeyPatch, silent: bool

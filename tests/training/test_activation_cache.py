@@ -234,6 +234,7 @@ def test_what_was_not_used_for_longest_goes_first(
     assert trained(base, files[1], "head", epochs=1)[1], "it is computed again"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["houlsby(size=8, layers=top:2)", "lora(rank=2, layers=top:1)", "head"])
 @pytest.mark.parametrize("held", ["fp32", "fp16"])
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
@@ -288,9 +289,17 @@ def test_states_too_large_for_fp16_say_so_with_and_without_room(
 
 
 PLACES = {"first": 0.0, "early": 0.1, "middle": 0.5, "late": 0.9, "last of the states": 0.99}
+OTHERS = [each for each in PLACES if each != "middle"]
 
 
-@pytest.mark.parametrize("place", [*PLACES, "word", "name", "size", "checksum", "end"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "middle",
+        "checksum",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in (*OTHERS, "word", "name", "size", "end")),
+    ],
+)
 @pytest.mark.parametrize("bit", [0, pytest.param(7, marks=pytest.mark.slow)])
 def test_one_flipped_bit_is_found_and_the_file_is_computed_again(
     base: Base, data: Path, cache: Path, place: str, bit: int
@@ -443,6 +452,7 @@ def test_everything_that_moves_a_bit_is_in_the_name(base: Base, data: Path, cach
     assert len(list(cache.glob("*.states"))) == 6
 
 
+@pytest.mark.slow
 def test_predictions_in_another_thread_and_a_fill_do_not_meet(base: Base, data: Path, cache: Path) -> None:
     right, _ = trained(base, data, "houlsby(size=8, layers=top:2)", activation_cache="off")
     bound = at.train(data, base=base, method="pfeiffer:8", epochs=1, baselines=False)

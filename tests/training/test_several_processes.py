@@ -111,6 +111,7 @@ def furthest(one: Path, other: Path) -> float:
     return max(float((first[name] - second[name]).abs().max()) for name in first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "sharded"), [("houlsby:8", False), ("full", True)])
 def test_two_processes_take_the_steps_of_one_and_resume_to_the_same_bits(
     forks: Any, world: dict[str, Any], tmp_path: Path, method: str, sharded: bool

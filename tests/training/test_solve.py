@@ -99,6 +99,7 @@ def test_a_row_that_counts_twice_is_as_good_as_two() -> None:
     torch.testing.assert_close(shares[0], shares[1], atol=0.02, rtol=0)  # but for the scale of the penalty
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [form for form in FORMS if form != "mlm"])
 def test_a_head_is_solved_for_every_kind(form: str, base: at.Base, tmp_path: Path) -> None:
     options: dict[str, Any] = {

@@ -444,6 +444,7 @@ def meanwhile(work: Callable[[], None]) -> threading.Thread:
     return thread
 
 
+@pytest.mark.slow
 def test_a_file_that_arrives_slowly_is_read_when_it_is_whole(
     folder: Path, tmp_path: Path, run: Callable[..., StreamReport], alone: dict[str, str], quick_looks: float
 ) -> None:

@@ -82,6 +82,7 @@ def test_a_form_is_a_file_and_a_job_in_one(site: Site) -> None:
         assert foreign.json["error"]["code"] == "cross_site"
 
 
+@pytest.mark.slow
 def test_a_new_version_is_served_within_the_documented_time(site: Site) -> None:
     with site.serving() as ask, site.serving() as other:
         queued(ask, site)

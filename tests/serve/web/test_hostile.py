@@ -13,6 +13,8 @@ from adaptree.tasks.task import Task
 from tests.serve.serving import World, trained
 from tests.serve.web.conftest import Open, Site, expect, serving
 
+pytestmark = pytest.mark.slow  # a browser for every test
+
 EVIL = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>\"'`--></title></textarea>"
 JS = "{{7*7}}${7*7}javascript:alert(1)"
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.serve.web.conftest import Open, Site, expect, faults, sideways
+
+pytestmark = pytest.mark.slow  # a browser for every test
 
 
 def shown(page: Any) -> list[str]:

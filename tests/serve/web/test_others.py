@@ -22,6 +22,8 @@ from adaptree.tasks.store import Store
 from tests.serve.serving import Asker, World
 from tests.serve.web.conftest import Open, Site, expect, serving
 
+pytestmark = pytest.mark.slow  # a browser for every test
+
 # All tasks
 
 

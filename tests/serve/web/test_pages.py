@@ -11,6 +11,8 @@ import pytest
 from tests.compat.forms import write
 from tests.serve.web.conftest import Open, Site, expect, faults, photograph, sideways
 
+pytestmark = pytest.mark.slow  # a browser for every test
+
 PAGES = ("/", "/task/words", "/task/tags", "/all?text=lion", "/compose?expression=stack(a,b)", "/server")
 MORE = (
     "/?q=nothing+of+this", "/task/answers", "/task/number", "/task/several", "/task/choices", "/task/lang/xx",

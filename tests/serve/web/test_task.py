@@ -17,6 +17,8 @@ from tests.compat.forms import rows, write
 from tests.serve.serving import Asker, World
 from tests.serve.web.conftest import Open, Site, expect, serving
 
+pytestmark = pytest.mark.slow  # a browser for every test
+
 HTML = {"Accept": "text/html"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 

@@ -11,6 +11,8 @@ from adaptree.serve.keys import COOKIE
 from tests.serve.serving import Answer, Asker
 from tests.serve.web.conftest import Open, Site, expect
 
+pytestmark = pytest.mark.slow  # a browser for every test
+
 HTML = {"Accept": "text/html"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 OTHERS = ("other/secret", "other/reviews", "choose", "tfidf")

@@ -20,6 +20,8 @@ from tests.bases import FILLER, WORDS
 from tests.serve.serving import Asker
 from tests.serve.web.conftest import Open, Site, expect, faults, photograph, sideways
 
+pytestmark = pytest.mark.slow  # a browser for every test
+
 EVIL = "<img src=x onerror=alert(1)>"
 PHONE = {"width": 390, "height": 844}
 WAIT = 60_000
@@ -433,7 +435,6 @@ def test_labels_that_are_none_and_rows_that_are_not_there_are_refused(own_site: 
     assert ask.post("/improve/words/discard", {}).status == 409
 
 
-@pytest.mark.slow
 def test_a_large_file_is_read_in_a_process_of_its_own_and_its_errors_come_back(
     own_site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
