@@ -151,7 +151,7 @@ def test_workers_share_a_port_and_one_that_is_killed_is_replaced(world: World) -
         assert statuses.count(200) > 0.9 * len(statuses)
         assert statuses[-1] == 200
         process.send_signal(signal.SIGTERM)
-        assert process.wait(40) == STOPPED
+        assert process.wait(80) == STOPPED  # the parent may still wait for an answer of the worker that was killed
 
 
 @pytest.mark.slow
@@ -211,7 +211,7 @@ def test_workers_keep_a_keys_limits_together_and_answer_for_each_other(world: Wo
         page = admin.get("/task/words").body.decode()
         assert "10 times" in page
         process.send_signal(signal.SIGTERM)
-        assert process.wait(40) == STOPPED
+        assert process.wait(80) == STOPPED  # the parent may still wait for an answer of the worker that was killed
 
 
 # Refusals: one line each

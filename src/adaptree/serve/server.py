@@ -156,7 +156,7 @@ def config(app: FastAPI | str, limits: Limits, *, workers: int = 1, factory: boo
         backlog=BACKLOG,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=GRACE,
-        timeout_worker_healthcheck=60,
+        timeout_worker_healthcheck=30,  # a worker that is killed just while it is asked is missed as late as that
     )
     found.limits = limits  # type: ignore[attr-defined]
     return found
