@@ -46,6 +46,8 @@ STARTS = 300
 """Seconds in which the server must be there, on a machine however busy."""
 EVERY = 10
 """Seconds from one look at the server's memory to the next."""
+FULL = 0.97
+"""The part of its memory for tasks with which a server is full: the next one may find no room."""
 WARM_UP = 0.25
 """The part of the time after which memory should be flat."""
 
@@ -106,7 +108,7 @@ class Soak:
         print(f"{self.options.tasks:,} tasks; the server has room for some {self.options.fit}", flush=True)
         server, port = await self.start(memory)
         try:
-            await self.fill(port)
+            await self.fill(port, memory)
             began = time.monotonic()
             ends = began + self.options.seconds
             held: list[tuple[float, int]] = []
@@ -153,12 +155,14 @@ class Soak:
         server.kill()
         raise SystemExit((self.folder / "log").read_text() or "the server did not start")
 
-    async def fill(self, port: int) -> None:
-        """Ask for as many tasks as the server has room for: from then on, its memory should stay as it is."""
+    async def fill(self, port: int, memory: int) -> None:
+        """Ask for one task after the other until the server has room for no more: from then on, its memory is flat."""
 
         async def some(first: int) -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            for i in range(first, min(int(1.2 * self.options.fit), self.options.tasks), 8):
+            for i in range(first, self.options.tasks, 8):
+                if i % 5 == 0 and await task_memory(port) > FULL * memory:
+                    break
                 name = self.name((i * 7919) % self.options.tasks)
                 await ask(reader, writer, f"/v1/tasks/{name}/predict", {"inputs": [self.text(name)]})
             writer.close()
