@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,13 +123,14 @@ def test_labels_by_a_language_model_stand_beside_those_of_an_encoder(
     put(world / "data" / "cola" / "validation.jsonl.xz", [{**row, "text": f"the {row['text']}"} for row in rows[:8]])
     monkeypatch.setattr(causal, "BASES", (tiny_base(world / "reader"), world / "base"))
     monkeypatch.setattr(causal, "METHOD", "houlsby:4")
-    monkeypatch.setattr(causal, "STEPS", 2)
+    monkeypatch.setattr(causal, "TASKS", (replace(causal.TASKS[0], steps=2),))
     monkeypatch.setattr(causal, "MAX_LENGTH", 32)
     page = start_without_base(world, "causal", tasks=("cola",))
     cells = ledger.read(world / "causal")
     found = [(cell["asked"]["base"], cell["asked"]["what"]) for cell in cells]
-    assert found == [("reader", causal.HEAD), ("base", causal.HEAD), ("base", causal.AS_TEXT)]
-    assert [cell["found"]["test_rows"] for cell in cells] == [8, 8, 8]
-    assert page.count("| cola | base |") == 2
+    ways = (causal.FROZEN, causal.HEAD, causal.AS_TEXT)
+    assert found == [*(("reader", way) for way in ways[:2]), *(("base", way) for way in ways)]
+    assert {cell["found"]["test_rows"] for cell in cells} == {8}
+    assert page.count("| cola | base |") == 3
     assert "24 rows to train, 8 to test" in page
     assert start_without_base(world, "causal", tasks=("cola",)) == page == start(world, "causal", redraw=True)

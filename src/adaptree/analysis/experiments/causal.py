@@ -1,7 +1,8 @@
 """Labels by a language model: a head on its last token, and labels read as text, beside encoders.
 
 Tasks on which grammar and inference count: whether a sentence is English (CoLA), whether one follows from another
-(RTE), whether a passage answers a question with yes (BoolQ). All have the same method, rows and steps.
+(RTE), whether a passage answers a question with yes (BoolQ), what common sense answers (CommonsenseQA). On each, all
+bases have the same rows, and all that are trained the same method and steps.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adaptree.analysis.compare.cells import short_spelling
 from adaptree.analysis.experiments import ledger
@@ -22,13 +23,19 @@ from adaptree.analysis.experiments.trainings import Trainer
 from adaptree.models.opening import base_of
 from adaptree.reports.markdown import table
 
+if TYPE_CHECKING:
+    from adaptree.models.base import Base
+
 
 @dataclass(frozen=True)
 class Task:
-    """A dataset, and the words that stand for its labels, so that they can be read as text."""
+    """A dataset, the words that stand for its labels, so that they can be read as text, and how much is learned."""
 
     corpus: Corpus
     words: Mapping[str, str]
+    rows: int
+    steps: int
+    """Batches at least; as many passes over the rows as that takes."""
 
     @property
     def name(self) -> str:
@@ -36,14 +43,15 @@ class Task:
 
 
 TASKS = (
-    Task(Corpus("cola", test="validation"), {"1": "correct", "0": "wrong"}),
-    Task(Corpus("rte", test="validation"), {"entailment": "yes", "not_entailment": "no"}),
-    Task(Corpus("boolq", train="validation"), {"True": "yes", "False": "no"}),
+    Task(Corpus("cola", test="validation"), {"1": "correct", "0": "wrong"}, rows=1000, steps=300),
+    Task(Corpus("rte", test="validation"), {"entailment": "yes", "not_entailment": "no"}, rows=400, steps=100),
+    Task(Corpus("boolq", train="validation"), {"True": "yes", "False": "no"}, rows=400, steps=100),
+    Task(Corpus("commonsenseqa", test="validation"), {}, rows=300, steps=75),
 )
 BASES = ("minilm", "smollm")
 METHOD = "houlsby:32"
-ROWS, VALIDATION, TESTED, STEPS, BATCH, MAX_LENGTH, SEEDS = 400, 100, 500, 100, 8, 96, 1
-HEAD, AS_TEXT = "head", "labels as text"
+VALIDATION, TESTED, BATCH, MAX_LENGTH, SEEDS = 100, 500, 8, 96, 1
+FROZEN, HEAD, AS_TEXT = "frozen, a head alone", "head", "labels as text"
 
 
 def run(setup: Setup) -> str:
@@ -53,28 +61,35 @@ def run(setup: Setup) -> str:
 
 
 def _cells(setup: Setup) -> list[Cell]:
-    files = {task.name: write_rows(task, setup.data, setup.out / "rows") for task in select(setup.tasks, TASKS)}
+    files = [(task, write_rows(task, setup.data, setup.out / "rows")) for task in select(setup.tasks, TASKS)]
     found: list[Cell] = []
     named = dict.fromkeys((*BASES, setup.base) if setup.base != Setup.base else BASES)
     bases = [base_of(base, "auto", setup.threads) for base in named]
     for seed in range(setup.seeds or SEEDS):
-        for task, of in files.items():
+        for task, of in files:
             for base in bases:
-                trainer = Trainer(setup, base, BATCH, MAX_LENGTH, {"steps": STEPS})
-                for way in (HEAD, AS_TEXT) if base.encoder.writer is not None else (HEAD,):
+                trainer = Trainer(setup, base, BATCH, MAX_LENGTH, {"steps": task.steps})
+                epochs = trainer.epochs(of, task.steps)
+                for way in _ways(task, base):
                     options: dict[str, Any] = {"as_text": True} if way == AS_TEXT else {}
-                    epochs = trainer.epochs(of, STEPS)
-                    found.append(trainer.cell(way, task, of, METHOD, epochs, seed, keep=False, **options))
+                    method = "head" if way == FROZEN else METHOD
+                    found.append(trainer.cell(way, task.name, of, method, epochs, seed, keep=False, **options))
     return found
+
+
+def _ways(task: Task, base: Base) -> tuple[str, ...]:
+    """Return the ways to the labels that a base has; choices, which differ from row to row, are no labels."""
+    return (FROZEN, HEAD, AS_TEXT) if base.encoder.writer is not None and task.words else (FROZEN, HEAD)
 
 
 def write_rows(task: Task, data: Path, out: Path) -> dict[str, Path]:
     """Write the rows to train, to validate and to test on, with words as labels; return the files by part."""
-    files = parts(task.corpus, data, out, ROWS, VALIDATION)
+    files = parts(task.corpus, data, out, task.rows, VALIDATION)
     for part, path in files.items():
         lines = sample(path.read_text().splitlines(), TESTED if part == "test" else None)
         rows = [json.loads(line) for line in lines]
-        write_lines(path, [json.dumps({**row, "label": task.words[str(row["label"])]}) for row in rows])
+        words = [task.words.get(str(row["label"]), row["label"]) for row in rows]
+        write_lines(path, [json.dumps({**row, "label": word}) for row, word in zip(rows, words, strict=True)])
     return files
 
 
@@ -85,12 +100,13 @@ def _page(cells: Sequence[Found]) -> list[str]:
         asked = cell["asked"]
         groups.setdefault((asked["task"], asked["base"], asked["what"]), []).append(cell)
     order = sorted(groups, key=lambda key: (tasks.index(key[0]), -_mean(groups[key], "accuracy")))
-    method = short_spelling(cells[0]["asked"]["method"]) if cells else METHOD
+    trained = [cell["asked"]["method"] for cell in cells if cell["asked"]["what"] != FROZEN]
+    method = short_spelling(trained[0]) if trained else METHOD
     return [
         "# A language model beside encoders, for labels",
         "",
-        f"`{method}` everywhere, at most {ROWS} training rows, {STEPS} batches of {BATCH} or a little more, texts of "
-        f"at most {MAX_LENGTH} tokens; the best epoch by validation rows. Scores on at most {TESTED} test rows in "
+        f"A head alone is solved on the frozen base's vectors; else `{method}`, in batches of {BATCH}, the best epoch "
+        f"by validation rows. Texts of at most {MAX_LENGTH} tokens. Scores on at most {TESTED} test rows in "
         "points: the mean over seeds, with the standard deviation, or with one seed the interval of 95 %. A Matthews "
         "correlation of 0 is what always the same answer gets. Seconds are of a processor, for training and scoring.",
         "",
@@ -104,9 +120,12 @@ def _page(cells: Sequence[Found]) -> list[str]:
 
 
 def _sizes(cells: Sequence[Found]) -> dict[str, str]:
-    """Return the numbers of rows that each task was trained and tested on."""
-    rows = {cell["asked"]["task"]: (cell["found"]["train_rows"], cell["found"]["test_rows"]) for cell in cells}
-    return {name: f"{train:,} rows to train, {test:,} to test" for name, (train, test) in rows.items()}
+    """Return the numbers of rows that each task was trained and tested on, and of batches."""
+    return {
+        cell["asked"]["task"]: f"{cell['found']['train_rows']:,} rows to train, {cell['found']['test_rows']:,} to "
+        f"test, {cell['asked']['recipe']['steps']} batches or a little more"
+        for cell in cells
+    }
 
 
 def _line(key: tuple[Any, ...], cells: Sequence[Found]) -> list[str]:
@@ -121,6 +140,8 @@ def _mean(cells: Sequence[Found], metric: str) -> float:
 
 
 def _score(cells: Sequence[Found], metric: str) -> str:
+    if metric not in cells[0]["found"]["test"]:
+        return "–"
     mean = _mean(cells, metric)
     if len(cells) > 1:
         return f"{mean:.1f} ± {statistics.stdev(100 * cell['found']['test'][metric] for cell in cells):.1f}"

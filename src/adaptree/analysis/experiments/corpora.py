@@ -71,8 +71,8 @@ def parts(corpus: Corpus, data: Path, out: Path, rows: int | None, held: int) ->
 
 
 def _labelled(path: Path) -> list[str]:
-    """Return the rows that have a label, each as one line of JSON with its texts and its label."""
-    kept = ("text", "text_a", "text_b", "label")
+    """Return the rows that have a label, each as one line of JSON with its texts or its choices, and its label."""
+    kept = ("text", "text_a", "text_b", "question", "choices", "label")
     rows = [json.loads(line) for line in read_lines(path)]
     return [json.dumps({key: row[key] for key in kept if key in row}) for row in rows if row.get("label") is not None]
 
