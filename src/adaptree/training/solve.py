@@ -75,8 +75,11 @@ def solve_head(problem: Problem, strata: Array, seed: int = 0) -> tuple[dict[str
 
     `strata` are spread evenly over the folds of the cross-validation.
     """
-    strength = _choose(problem, _sampled(len(problem), strata, seed), strata, seed)
-    ((weight, bias),) = _Solver(problem).path([strength], EXACT)
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1, user_api="blas"):  # L-BFGS's own vectors are short: threads cost it more than they help
+        strength = _choose(problem, _sampled(len(problem), strata, seed), strata, seed)
+        ((weight, bias),) = _Solver(problem).path([strength], EXACT)
     return {"head.weight": weight.float(), "head.bias": bias.float()}, float(strength)
 
 
