@@ -272,6 +272,7 @@ FLOORS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "points",
     [

@@ -48,6 +48,7 @@ def running(*options: str, **environment: str) -> Iterator[tuple[subprocess.Pope
         process.stderr.close()
 
 
+@pytest.mark.slow
 def test_an_empty_machine_gets_a_store_a_page_and_its_browser(tmp_path: Path) -> None:
     opened = tmp_path / "opened.txt"
     browser = tmp_path / "browser.sh"

@@ -95,6 +95,7 @@ def test_every_kind_gives_the_same_logits(method: str, kind: str, base: Base, fo
     check(base.bind(made.task(base, method, kind)), folder, MERGED if stock else MODELLED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ENCODERS)
 def test_every_architecture_gives_the_same_logits(architecture: str, tmp_path: Path) -> None:
     base = made.base(tmp_path / architecture, architecture)

@@ -116,6 +116,7 @@ def test_all_of_them_at_once_answer_with_the_bits_of_each_alone(base: Any, store
     assert wrong == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hard", HARD)
 @pytest.mark.parametrize("kind", OPTIONS)
 def test_no_text_breaks_a_task(kind: str, hard: str, base: Any, store: Any) -> None:

@@ -253,6 +253,7 @@ def beside(case: str, subject: str) -> str:
     return (later or there)[0]
 
 
+@pytest.mark.slow
 @every_pair
 def test_tasks_in_threads_do_not_meet(case: str, method: str) -> None:
     """Two of one method, and one of another."""

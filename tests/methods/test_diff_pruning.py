@@ -207,6 +207,7 @@ def test_gradients_of_gates_are_clipped_apart() -> None:
     assert float(both.norm()) == pytest.approx(1.0, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lr", [1e-3, 1e-5])
 def test_the_gates_close_towards_the_density_whatever_the_learning_rate(tmp_path: Path, lr: float) -> None:
     base = load_base(tiny_base(tmp_path / "base"))

@@ -78,6 +78,7 @@ def held(engine: Engine) -> dict[str, int]:
     return kept
 
 
+@pytest.mark.slow
 def test_versions_and_names_that_come_and_go_leave_nothing_behind(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
