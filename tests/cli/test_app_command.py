@@ -29,6 +29,7 @@ def running(*options: str, **environment: str) -> Iterator[tuple[subprocess.Pope
     )
     assert process.stderr is not None
     try:
+        assert process.stderr.readline().startswith("Loading the base")
         line = process.stderr.readline()
         found = re.search(r"at (http://\S+)", line)
         assert found, line

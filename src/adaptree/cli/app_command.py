@@ -67,7 +67,9 @@ def app_(
             if not no_browser:
                 threading.Thread(target=_open, args=(url,), daemon=True).start()
 
-        server.run(settings, settings.check(), listening, announce)
+        checked = settings.check()
+        say("Loading the base, which takes some seconds …", quiet)
+        server.run(settings, checked, listening, announce)
 
 
 def _make(folder: Path) -> None:
