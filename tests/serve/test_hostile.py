@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from adaptree.serve.limits import Limits
+from adaptree.tasks.store import Store
 from tests.serve.serving import Asker, World, served
 
 PATHS = ["/v1/tasks", "/v1/tasks/words", "/v2/models/words", "/metrics", "/health", "/ready", "/docs", "/v2"]
@@ -213,6 +214,18 @@ FEW = Limits(items=16)
 )
 def test_schemathesis_finds_nothing(world: World, tmp_path: Path, config: str, without: tuple[str, ...]) -> None:
     schemathesis(world, tmp_path, config, HOOKS, *without)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tagged", [True, False])
+def test_schemathesis_finds_nothing_where_a_task_is_removed(world: World, tmp_path: Path, tagged: bool) -> None:
+    """One with a tag stays, with a 409; another goes at the first request, and is not found from then on."""
+    store = Store(tmp_path / "store")
+    store.add(world.store["words"])
+    if tagged:
+        store.tag("words@1", "stable")
+    schemathesis(World(tmp_path, world.base, store), tmp_path, REAL, HOOKS, "--include-method", "DELETE")
+    assert ("words" in store) == tagged
 
 
 WRITE = """
