@@ -1,14 +1,16 @@
-"""A light client that sends requests at their times, whatever has been answered (open loop), over kept connections."""
+"""A light client that sends requests at their times, whatever has been answered, over connections that it keeps."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from benchmarks.scale.load import Arrival, Router
+from benchmarks.scale.load import Arrival, Load, Router
 
 Answered = Callable[[int, float], None]
 """Called with the status of an answer, and when it was there."""
@@ -56,47 +58,60 @@ class Sent:
     """Seconds from the time at which a request was due to its answer, sorted."""
     statuses: Counter[int] = field(default_factory=Counter)
     within: int = 0
-    """Answers that came before the last request was sent."""
+    """Answers that came before the load's time was over."""
     seconds: float = 0.0
     """From the first request to the last answer."""
     cpu: float = 0.0
     """Seconds of processor time that this client took."""
 
 
-async def send(ports: Sequence[int], requests: Callable[[Arrival], bytes], arrivals: Sequence[Arrival],
-               router: Router, until: float) -> Sent:  # fmt: skip
-    """Send each request at its time to the replica that the router chooses; return when all are answered."""
-    loop, found = asyncio.get_running_loop(), Sent()
+async def send(ports: Sequence[int], request: Callable[[Arrival], bytes], load: Load, router: Router) -> Sent:
+    """Send a load to the replicas that the router chooses; return when all is answered."""
+    loop, found, arrivals = asyncio.get_running_loop(), Sent(), load.arrivals()
     idle: list[list[Connection]] = [[] for _ in ports]
-    waiting = len(arrivals)
+    under_way, sending = 0, True
     finished = loop.create_future()
     began, cpu = time.perf_counter(), time.process_time()
 
-    def answer(arrival: Arrival, replica: int) -> Answered:
+    def start(arrival: Arrival, due: float) -> Coroutine[Any, Any, None] | None:
+        """Send a request; if that needs a new connection, return what makes it and sends then."""
+        nonlocal under_way
+        under_way += 1
+        replica = router.choose(arrival.task)
+
         def answered(status: int, at: float) -> None:
-            nonlocal waiting
+            nonlocal under_way
             router.done(replica)
+            under_way -= 1
             found.statuses[status] += 1
             if status == 200:
-                found.latencies.append(at - began - arrival.at)
-                found.within += at - began <= until
-            waiting -= 1
-            if not waiting:
+                found.latencies.append(at - due)
+                found.within += at - began <= load.seconds
+            if not load.rate and at - began < load.seconds:
+                if (more := start(next(arrivals), at)) is not None:
+                    making.add(made := loop.create_task(more))
+                    made.add_done_callback(making.discard)
+            elif not under_way and not sending and not finished.done():
                 finished.set_result(None)
 
-        return answered
+        async def connect() -> None:
+            _, made = await loop.create_connection(lambda: Connection(idle[replica]), "127.0.0.1", ports[replica])
+            made.send(request(arrival), answered)
 
-    async def connect(replica: int) -> Connection:
-        _, made = await loop.create_connection(lambda: Connection(idle[replica]), "127.0.0.1", ports[replica])
-        return made
+        if not idle[replica]:
+            return connect()
+        idle[replica].pop().send(request(arrival), answered)
+        return None
 
-    for arrival in arrivals:
+    making: set[asyncio.Task[None]] = set()
+    for arrival in itertools.islice(arrivals, None if load.rate else load.clients):
         if (left := began + arrival.at - time.perf_counter()) > 0:
             await asyncio.sleep(left)
-        replica = router.choose(arrival.task)
-        connection = idle[replica].pop() if idle[replica] else await connect(replica)
-        connection.send(requests(arrival), answer(arrival, replica))
-    await finished
+        if (more := start(arrival, began + arrival.at)) is not None:
+            await more
+    sending = False
+    if under_way:
+        await finished
     found.seconds, found.cpu = time.perf_counter() - began, time.process_time() - cpu
     for each in idle:
         for connection in each:

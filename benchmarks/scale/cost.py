@@ -8,6 +8,7 @@ Every figure comes from the simulation over measured times, or is a product of m
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.scale.load import Load
+from benchmarks.scale.measure import FILLED, METHODS
 from benchmarks.scale.measure import OUT as MEASURED
 from benchmarks.scale.simulate import Result, Times, simulate
 
@@ -22,72 +24,80 @@ PLAN = MEASURED.parent / "plan.json"
 PRICES = Path(__file__).parent / "prices.toml"
 TASKS = 10_000
 NODES = (1, 10, 100, 1000)
-REQUESTS = 40_000
-"""Requests of a simulation, and at least `SPELL` seconds of them."""
-SPELL = 10.0
-MONTH = 730 * 3600
-"""Seconds."""
+RATES = (100, 1000, 10_000)
+"""Requests a second, for which adapters and full models are compared."""
+SECONDS, MANY_SECONDS = 12.0, 5.0
+"""How long a simulation runs, and how long with more than ten nodes; the first third is not counted."""
+HOURS = 730
+"""Of a month."""
 GB = 1e9
 
 
 @dataclass(frozen=True)
-class Fleet:
-    """Nodes of one kind, and how many tasks a replica of theirs has room for."""
+class Node:
+    """A machine with a replica on each core, and what it costs."""
 
     prices: dict[str, Any]
     replica_bytes: float
+    """Of a replica without any task."""
     task_bytes: float
-    full_bytes: float
-    request_bytes: float = 1000.0
 
     @classmethod
-    def of(cls, measured: dict[str, Any], prices: dict[str, Any], method: str = "houlsby:48") -> Fleet:
+    def of(cls, measured: dict[str, Any], prices: dict[str, Any]) -> Node:
         services = measured["services"]
-        return cls(
-            prices, services["resident"], services["loading"][method]["bytes"], services["base_bytes"],
-            services["request_bytes"],
-        )  # fmt: skip
+        size = services["loading"][METHODS[0]]["bytes"]
+        return cls(prices, services["http"]["resident"] - FILLED * size, size)
 
     @property
     def cores(self) -> int:
         return int(self.prices["node"]["cores"])
 
     @property
-    def fit(self) -> int:
-        """Tasks that a replica has room for."""
+    def room(self) -> float:
+        """Return the bytes that it has for tasks."""
         node = self.prices["node"]
-        room = (node["memory_gb"] - node["system_gb"]) * GB - self.cores * self.replica_bytes
-        return int(room / self.cores / self.task_bytes)
+        return float((node["memory_gb"] - node["system_gb"]) * GB - self.cores * self.replica_bytes)
 
-    def node_dollars(self, memory_gb: float | None = None) -> float:
-        """Return what a node costs a month."""
-        memory = self.prices["node"]["memory_gb"] if memory_gb is None else memory_gb
-        return float(self.cores * self.prices["core_hour"] * MONTH / 3600 + memory * self.prices["memory_gb_month"])
+    @property
+    def fit(self) -> int:
+        """Return how many tasks a replica has room for."""
+        return int(self.room / self.cores / self.task_bytes)
 
-    def store_dollars(self, tasks: int, task_bytes: float, look_ups: float, loads: float, calls: dict[str, float]) -> dict[str, float]:
-        """Return what the store costs a month: kept bytes, look-ups and loads a second, and what loads transfer."""
-        p = self.prices
-        listings = look_ups * calls["look_up"] + loads * calls["load_listings"]
-        return {
-            "storage": tasks * task_bytes / GB * p["storage_gb_month"],
-            "listings": listings * MONTH / 1e6 * p["store_listings_million"],
-            "reads": loads * calls["load_reads"] * MONTH / 1e6 * p["store_reads_million"],
-            "loads": loads * task_bytes * MONTH / GB * p["transfer_gb"],
-        }
+    def dollars(self) -> float:
+        """Return what it costs a month."""
+        return resources(self.prices, self.cores, self.prices["node"]["memory_gb"])
 
 
-def holds(times: Times, fleet: Fleet, nodes: int, rate: float, tasks: int = TASKS) -> Result:
+def resources(prices: dict[str, Any], cores: float, memory_gb: float) -> float:
+    """Return what cores and memory cost a month."""
+    return float(cores * prices["core_hour"] * HOURS + memory_gb * prices["memory_gb_month"])
+
+
+def store_dollars(prices: dict[str, Any], calls: dict[str, float], result: Result, size: float) -> dict[str, float]:
+    """Return what a store on S3 costs a month: what it keeps, and what it is asked a second, for ever."""
+    seconds = HOURS * 3600
+    listings = result.look_ups * calls["look_up_listings"] + result.loads * calls["load_listings"]
+    return {
+        "keeping": TASKS * size / GB * prices["storage_gb_month"],
+        "looking up": listings * seconds / 1e6 * prices["store_listings_million"],
+        "loading": result.loads * calls["load_reads"] * seconds / 1e6 * prices["store_reads_million"]
+        + result.loads * size * seconds / GB * prices["transfer_gb"],
+    }
+
+
+def run(times: Times, nodes: int, rate: float, *, cores: int, fit: int) -> Result:
     """Simulate nodes at a rate of all of them together, with affinity."""
-    load = Load(rate, max(SPELL, min(60.0, REQUESTS / rate)), tasks)
-    return simulate(load, times, replicas=nodes * fleet.cores, routing="affinity", fit=fleet.fit)
+    seconds = SECONDS if nodes <= 10 else MANY_SECONDS
+    load = Load(rate, seconds, TASKS)
+    return simulate(load, times, replicas=nodes * cores, routing="affinity", fit=fit, warm=seconds / 3)
 
 
-def capacity(run: Callable[[float], Result], limit: float, most: float, steps: int = 7) -> tuple[float, Result]:
+def capacity(at: Callable[[float], Result], limit: float, most: float, steps: int = 7) -> tuple[float, Result]:
     """Return the highest rate whose 95th percentile is within the limit, and what happens at it."""
     low, high, best = 0.0, most, None
     for _ in range(steps):
         middle = (low + high) / 2
-        found = run(middle)
+        found = at(middle)
         if found.p95 <= limit and set(found.statuses) == {200}:
             low, best = middle, found
         else:
@@ -98,62 +108,66 @@ def capacity(run: Callable[[float], Result], limit: float, most: float, steps: i
 
 
 def apart(times: Times) -> Times:
-    """Return the times of full models: rows of different models are in different passes."""
+    """Return the times of full models, each of whose rows are computed in passes of their own."""
 
     def batch(rows: int, length: int, tasks: int) -> float:
-        return tasks * times.batch(1, length, 1) if tasks == rows else (
-            (tasks - 1) * times.batch(1, length, 1) + times.batch(rows - tasks + 1, length, 1)
-        )  # fmt: skip
+        share, more = divmod(rows, tasks)
+        return (tasks - more) * times.batch(share, length, 1) + (more and more * times.batch(share + 1, length, 1))
 
     return replace(times, batch=batch)
 
 
-def plan(measured: dict[str, Any], prices: dict[str, Any], nodes: tuple[int, ...] = NODES) -> dict[str, Any]:
-    fleet, limit = Fleet.of(measured, prices), prices["limit"]["p95_seconds"]
-    calls = {
-        "look_up": measured["s3"]["look_up_listings"], "load_listings": measured["s3"]["load_listings"],
-        "load_reads": measured["s3"]["load_reads"],
-    }  # fmt: skip
-    local = Times.of(measured)
-    shared = local.on_s3(measured, prices["limit"]["store_wait_seconds"])
-    most = 2.0 * fleet.cores / local.batch(16, 24, 16) * 16
-    found: dict[str, Any] = {"fit": fleet.fit, "node_dollars": fleet.node_dollars(), "nodes": [], "limit": limit}
-    for name, times in (("folder", local), ("s3", shared)):
-        for count in nodes:
+def nodes_hold(measured: dict[str, Any], prices: dict[str, Any], counts: tuple[int, ...]) -> list[dict[str, Any]]:
+    """Return what so many nodes answer a second within the limit, on a folder that all have and on S3."""
+    node, limit, local = Node.of(measured, prices), prices["limit"]["p95_seconds"], Times.of(measured)
+    calls, found, each = measured["s3"]["from_server"], [], 0.0
+    for store, times in (("folder", local), ("s3", local.on_s3(measured, prices["limit"]["store_wait_seconds"]))):
+        for count in counts:
+
+            def at(rate: float, times: Times = times, count: int = count) -> Result:
+                return run(times, count, rate, cores=node.cores, fit=node.fit)
+
             if count <= 10:
-                rate, result = capacity(lambda r, c=count, t=times: holds(t, fleet, c, r), limit, most * count)  # type: ignore[misc]
+                rate, result = capacity(at, limit, 250.0 * count)
                 each = rate / count
-            else:  # the rate of ten nodes, a little below it: is it still within the limit?
-                rate, result = 0.97 * each * count, holds(times, fleet, count, 0.97 * each * count)
-            store = fleet.store_dollars(TASKS, fleet.task_bytes, result.look_ups, result.loads, calls)
-            found["nodes"].append(
-                {"store": name, "nodes": count, "rate": rate, "in_memory": count * fleet.cores * fleet.fit,
-                 "dollars": count * fleet.node_dollars(), "store_dollars": store, **asdict(result)}
-            )  # fmt: skip
-            print(json.dumps(found["nodes"][-1]), flush=True)
-    found["models"] = models(local, fleet, limit, most)
-    return found
-
-
-def models(times: Times, fleet: Fleet, limit: float, most: float) -> list[dict[str, Any]]:
-    """Return what ten thousand tasks take at some rates, as adapters and as one full model for each, all in memory."""
-    found = []
-    for name, own, size, shared in (
-        ("adapters", times, fleet.task_bytes, fleet.full_bytes), ("full models", apart(times), fleet.full_bytes, 0.0),
-    ):  # fmt: skip
-        one = replace(fleet, task_bytes=fleet.prices["node"]["memory_gb"] * GB / TASKS / 10)  # all fit: compute alone
-        per_node, _ = capacity(lambda r, t=own, f=one: holds(t, f, 1, r), limit, most)  # type: ignore[misc]
-        for rate in (100.0, 1000.0, 10_000.0):
-            by_rate = rate / per_node
-            by_memory = TASKS / ((fleet.prices["node"]["memory_gb"] - fleet.prices["node"]["system_gb"]) * GB - fleet.cores * fleet.replica_bytes) * size
-            nodes = max(1, -(-max(by_rate, by_memory) // 1))
+            else:  # a little below what ten nodes do each: is it within the limit?
+                rate = 0.95 * each * count
+                result = at(rate)
             found.append(
-                {"what": name, "rate": rate, "per_node": per_node, "stored_gb": (TASKS * size + shared) / GB,
-                 "memory_gb": TASKS * size / GB, "nodes_by_rate": by_rate, "nodes_by_memory": by_memory,
-                 "nodes": nodes, "dollars": nodes * fleet.node_dollars()
-                 + (TASKS * size + shared) / GB * fleet.prices["storage_gb_month"]}
+                {"store": store, "nodes": count, "rate": rate, "in_memory": count * node.cores * node.fit,
+                 "dollars": count * node.dollars(), "result": asdict(result),
+                 "store_dollars": store_dollars(prices, calls, result, node.task_bytes) if store == "s3" else {}}
+            )  # fmt: skip
+            print(json.dumps(found[-1]), flush=True)
+    return found
+
+
+def against_full_models(measured: dict[str, Any], prices: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what ten thousand tasks take as adapters and as a full model for each, all in memory, at some rates."""
+    node, limit, times = Node.of(measured, prices), prices["limit"]["p95_seconds"], Times.of(measured)
+    base, found = measured["services"]["base_bytes"], []
+    for what, own, size in (("adapters", times, node.task_bytes), ("full models", apart(times), base)):
+        per_node, _ = capacity(lambda rate, own=own: run(own, 1, rate, cores=node.cores, fit=TASKS), limit, 250.0)  # type: ignore[misc]
+        for rate in RATES:
+            cores = max(node.cores, math.ceil(node.cores * rate / per_node))
+            memory = (TASKS * size + cores * node.replica_bytes) / GB + math.ceil(cores / node.cores) * prices["node"][
+                "system_gb"
+            ]
+            stored = (TASKS * size + (base if what == "adapters" else 0)) / GB
+            found.append(
+                {"what": what, "rate": rate, "per_node": per_node, "cores": cores, "memory_gb": memory,
+                 "stored_gb": stored, "nodes": max(math.ceil(rate / per_node), math.ceil(TASKS * size / node.room)),
+                 "dollars": resources(prices, cores, memory) + stored * prices["storage_gb_month"]}
             )  # fmt: skip
     return found
+
+
+def plan(measured: dict[str, Any], prices: dict[str, Any], counts: tuple[int, ...] = NODES) -> dict[str, Any]:
+    node = Node.of(measured, prices)
+    return {
+        "prices": prices, "fit": node.fit, "node_dollars": node.dollars(), "replica_bytes": node.replica_bytes,
+        "nodes": nodes_hold(measured, prices, counts), "models": against_full_models(measured, prices),
+    }  # fmt: skip
 
 
 def main() -> None:

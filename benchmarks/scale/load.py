@@ -33,7 +33,7 @@ class Load:
     """Requests of independent clients (Poisson), for tasks whose popularity falls with their rank (Zipf)."""
 
     rate: float
-    """Requests a second."""
+    """Requests a second; 0 for as many as `clients` get answered."""
     seconds: float
     tasks: int
     texts: int = 64
@@ -41,16 +41,18 @@ class Load:
     zipf: float = 1.0
     """The exponent of the popularity: task number k is asked for 1/k**zipf as often as the first."""
     seed: int = 0
+    clients: int = 0
+    """With a rate of 0: so many clients, each of which asks again as soon as it has its answer."""
 
     def arrivals(self) -> Iterator[Arrival]:
-        """Yield the requests in the order of their times."""
+        """Yield the requests in the order of their times; without a rate, any number of them, due at any time."""
         rng = random.Random(self.seed)
         popularity = list(itertools.accumulate((k + 1) ** -self.zipf for k in range(self.tasks)))
-        now = rng.expovariate(self.rate)
+        now = rng.expovariate(self.rate) if self.rate else 0.0
         while now < self.seconds:
             task = bisect.bisect_left(popularity, rng.random() * popularity[-1])
             yield Arrival(now, task, rng.randrange(self.texts))
-            now += rng.expovariate(self.rate)
+            now += rng.expovariate(self.rate) if self.rate else 0.0
 
 
 class Router:
@@ -70,9 +72,14 @@ class Router:
         self._at, self._replica = [at for at, _ in ring], [r for _, r in ring]
         self._total = 0
 
-    def home(self, task: int) -> int:
-        """Return the replica that a task belongs to."""
-        return self._replica[bisect.bisect(self._at, _hash(f"task {task}")) % len(self._at)]
+    def homes(self, task: int, count: int = 1) -> list[int]:
+        """Return the replicas that a task is for, in the order in which they are asked."""
+        at, found = bisect.bisect(self._at, _hash(f"task {task}")), dict[int, None]()
+        count = min(count, len(self.under_way))
+        while len(found) < count:
+            found[self._replica[at % len(self._at)]] = None
+            at += 1
+        return list(found)
 
     def choose(self, task: int) -> int:
         """Return the replica for a request, which is under way there from now on."""
@@ -93,16 +100,19 @@ class Router:
         self.under_way[replica] -= 1
         self._total -= 1
 
-    def first(self, fit: int, tasks: int) -> list[list[int]]:
-        """Return the most popular tasks that each replica has room for, the most popular last, as memory is filled."""
-        everywhere = [list(range(min(fit, tasks)))[::-1]] * len(self.under_way)
+    def in_memory(self, fit: int, tasks: int) -> list[list[int]]:
+        """Return what each replica, with room for `fit` tasks, has in memory after long; the most popular comes last.
+
+        By affinity those are its own tasks and, where there is room, those that it is asked for in the second place.
+        """
         if self.routing == "random":
-            return everywhere
-        mine: list[list[int]] = [[] for _ in self.under_way]
+            return [list(range(min(fit, tasks)))[::-1]] * len(self.under_way)
+        own: list[list[int]] = [[] for _ in self.under_way]
+        others: list[list[int]] = [[] for _ in self.under_way]
         for task in range(tasks):
-            if len(own := mine[self.home(task)]) < fit:
-                own.append(task)
-        return [each[::-1] for each in mine]
+            for kept, replica in zip((own, others), self.homes(task, 2), strict=False):
+                kept[replica].append(task)
+        return [(first + second)[:fit][::-1] for first, second in zip(own, others, strict=True)]
 
 
 @functools.cache

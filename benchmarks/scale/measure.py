@@ -33,10 +33,16 @@ from benchmarks.scale.load import Arrival, Load, Router, quantile
 OUT = Path(__file__).parents[2] / "results" / "scale" / "measured.json"
 TASKS, FIT = 400, 100
 """Tasks of the store, and how many of them a replica has room for."""
+FILLED = 16
+"""Tasks that a server has while its HTTP is measured."""
 METHODS = ("houlsby:48", "houlsby:8")
 """Of the issue's figures, and a small one."""
 TEXTS, SHORTEST, LONGEST = 64, 12, 28
-SECONDS = 15.0
+CLIENTS = 64
+"""Clients that ask as fast as they are answered, at saturation."""
+SECONDS = 12.0
+QUIET = 1.0
+"""The most of a core that other processes may take, for a run of replicas to be kept."""
 ROUNDS = 6
 
 
@@ -45,7 +51,7 @@ def main() -> None:
     parser.add_argument("what", choices=("tasks", "services", "s3", "replicas", "burn"))
     parser.add_argument("--store", type=Path, required=True, help="a folder for the tasks, made if it is not there")
     parser.add_argument("--routing", choices=("affinity", "random"), default="affinity")
-    parser.add_argument("--rate", type=float, action="append", help="requests a second, of both replicas together")
+    parser.add_argument("--rate", type=float, action="append", help="requests a second; 0: 64 clients that wait")
     parser.add_argument("--seconds", type=float, default=SECONDS)
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
@@ -58,8 +64,11 @@ def main() -> None:
         keep(options.out, s3=s3(options.store))
     elif options.what == "replicas":
         for run in replicas(options.store, options.routing, options.rate or [40.0], options.seconds):
-            print(json.dumps(run))
-            keep(options.out, replicas=run)
+            print(json.dumps(run), flush=True)
+            if run["others_busy"] <= QUIET:
+                keep(options.out, replicas=run)
+            else:
+                print("not kept: other processes were busy", file=sys.stderr, flush=True)
 
 
 def keep(out: Path, **found: Any) -> None:
@@ -256,9 +265,9 @@ def s3(folder: Path, count: int = 40) -> dict[str, Any]:
     The server is not Amazon's: how long it takes to answer says nothing of S3, what we compute and ask for does.
     """
     import torch
+    from tests.s3 import BUCKET, running, settings
 
     import adaptree as at
-    from tests.s3 import BUCKET, running, settings
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as cache, running() as endpoint:
@@ -296,7 +305,7 @@ def counted(store: Any) -> dict[str, int]:
 def http(store: Path, sentences: Sequence[str], *, connections: int) -> dict[str, float]:
     """Return what a server on one core takes for a request of clients that each wait for their answer."""
     with server(store, core=0, memory=1 << 30) as (process, port):
-        ask = Requests([f"t{i}" for i in range(16)], sentences)
+        ask = Requests([f"t{i}" for i in range(FILLED)], sentences)
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
         closed(port, ask, connections, 2.0)
         before, threads = figures(port), thread_seconds(process.pid)
@@ -325,7 +334,7 @@ def closed(port: int, ask: Requests, connections: int, seconds: float) -> list[f
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         i = number
         while (began := time.perf_counter()) < ends:
-            request = ask(Arrival(0.0, i % 16, i % len(ask.sentences)))
+            request = ask(Arrival(0.0, i % FILLED, i % len(ask.sentences)))
             writer.write(request)
             head = await reader.readuntil(b"\r\n\r\n")
             assert head[9:12] == b"200", head
@@ -408,6 +417,12 @@ def thread_seconds(pid: int) -> dict[int, float]:
     }
 
 
+def machine_seconds() -> float:
+    """Return the processor time of all processes of the machine."""
+    fields = list(map(int, Path("/proc/stat").read_text().splitlines()[0].split()[1:9]))
+    return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")  # without idle and waiting for disks
+
+
 def resident(pid: int) -> int:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
@@ -417,7 +432,7 @@ def resident(pid: int) -> int:
 
 
 def replicas(folder: Path, routing: str, rates: Sequence[float], seconds: float) -> Iterator[dict[str, Any]]:
-    """Yield what two replicas did, one on each core, at each rate; the most popular tasks are in memory when it begins."""
+    """Yield what two replicas did, one on each core, at each rate; it begins with the most popular tasks in memory."""
     import torch
 
     import adaptree as at
@@ -430,9 +445,9 @@ def replicas(folder: Path, routing: str, rates: Sequence[float], seconds: float)
     with server(store, core=0, memory=memory) as (one, first), server(store, core=1, memory=memory) as (two, second):
         ports, pids = (first, second), (one.pid, two.pid)
         for rate in rates:
-            load = Load(rate, seconds, TASKS, texts=TEXTS)
+            load = Load(rate, seconds, TASKS, texts=TEXTS, clients=0 if rate else CLIENTS)
             router = Router(2, routing)
-            for port, names in zip(ports, router.first(FIT, TASKS), strict=True):
+            for port, names in zip(ports, router.in_memory(FIT, TASKS), strict=True):
                 fill(port, ask, names)
             yield {"routing": routing, "rate": rate, "load": asdict(load), "fit": FIT} | loaded(
                 ports, pids, ask, load, router
@@ -458,10 +473,10 @@ def loaded(ports: Sequence[int], pids: Sequence[int], ask: Requests, load: Load,
     import uvloop
 
     before = [figures(port) for port in ports]
-    threads = [thread_seconds(pid) for pid in pids]
-    sent = uvloop.run(send(ports, ask, list(load.arrivals()), router, load.seconds))
+    threads, machine = [thread_seconds(pid) for pid in pids], machine_seconds()
+    sent = uvloop.run(send(ports, ask, load, router))
     after = [figures(port) for port in ports]
-    ended = [thread_seconds(pid) for pid in pids]
+    ended, others = [thread_seconds(pid) for pid in pids], machine_seconds() - machine - sent.cpu
     total = {key: sum(a[key] - b[key] for a, b in zip(after, before, strict=True)) for key in after[0]}
     cpu = [sum(e[t] - b.get(t, 0.0) for t in e) for e, b in zip(ended, threads, strict=True)]
     loops = [e[pid] - b[pid] for e, b, pid in zip(ended, threads, pids, strict=True)]
@@ -476,6 +491,7 @@ def loaded(ports: Sequence[int], pids: Sequence[int], ask: Requests, load: Load,
         "busy": sum(cpu) / sent.seconds / len(ports),
         "cpu_per_request": sum(cpu) / answered, "loop_per_request": sum(loops) / answered,
         "client_busy": sent.cpu / sent.seconds,
+        "others_busy": (others - sum(cpu)) / sent.seconds,
         "resident": max(map(resident, pids)),
     }  # fmt: skip
 

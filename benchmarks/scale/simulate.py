@@ -1,9 +1,9 @@
 """Replicas under load, simulated by discrete events over measured service times.
 
-    result = simulate(Load(rate=120, seconds=20, tasks=400), Times.of(measured), replicas=2, routing="affinity", fit=100)
+    simulate(Load(rate=120, seconds=20, tasks=400), Times.of(measured), replicas=2, routing="affinity", fit=100)
 
-A replica is `adaptree serve --threads 1` on one core. Its threads share the core evenly: the event loop (HTTP, reading a
-text), the computing thread, the one that makes answers, and two that load tasks. Which rows are computed together is
+A replica is `adaptree serve --threads 1` on one core. Its threads share the core evenly: the event loop (HTTP, reading
+a text), the computing thread, the one that makes answers, and two that load tasks. Which rows are computed together is
 decided by the server's own `Batcher`, here with a clock that is simulated.
 
 This is a heap of events and no framework: the threads of a replica share a processor, which is the one thing that simpy
@@ -14,19 +14,23 @@ from __future__ import annotations
 
 import bisect
 import heapq
+import itertools
+import statistics
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from adaptree.serve.batcher import Batcher, QueueFull, Unit, _any
+from adaptree.serve.batcher import MAX_WAIT, Batcher, QueueFull, Unit, _any
 from adaptree.serve.limits import Limits
 from adaptree.serve.service import KNOWN
 from adaptree.serve.shelf import FRESH
-from benchmarks.scale.load import Load, Router, quantile
+from benchmarks.scale.load import Arrival, Load, Router, quantile
 
 LOADERS = 2
 """Threads of a server that load tasks (`Shelf`)."""
+NODE = 2
+"""Replicas of a node, each on a core of its own."""
 Then = Callable[[], None]
 
 
@@ -34,10 +38,16 @@ Then = Callable[[], None]
 class Times:
     """What a replica's work takes, in seconds of a core; `_wait` is time in which it waits for the store."""
 
-    batch: Callable[[int, int, int], float]
+    batch: Callable[[float, int, float], float]
     """Of a batch, by rows, length and tasks in it."""
     loop: float
     """The event loop's work for a request: half of it before the row waits, half after it was computed."""
+    loop_busy: float | None = None
+    """The same while other requests are under way: it is woken less often."""
+    beside: float = 1.0
+    """How many times longer a batch takes while the other core of the node computes, too."""
+    wake: float = 0.0
+    """What a lone request takes beyond all this work: threads that are woken, the client."""
     respond: float = 0.0
     load: float = 0.0
     load_wait: float = 0.0
@@ -48,14 +58,34 @@ class Times:
 
     @classmethod
     def of(cls, measured: Mapping[str, Any], method: str = "houlsby:48") -> Times:
-        """Return the times that were measured, each alone."""
+        """Return the times that were measured, each alone.
+
+        A batch takes longer among a server's other threads than by itself: by how much is known from one server whose
+        clients each wait for their answer.
+        """
         services = measured["services"]
-        loading, http = services["loading"][method], services["http"]
+        loading, http, busy = services["loading"][method], services["http"], services["http_busy"]
+        alone, lengths = BatchTimes(services["batches"][method]), tuple(services["lengths"])
+        beside = [
+            b["seconds"] / a["seconds"]
+            for a, b in zip(services["batches"]["houlsby:48"], services["batches"]["beside a busy core"], strict=True)
+        ]
+
+        def of_rows(rows: float) -> float:
+            return statistics.mean(alone(rows, length, rows) for length in lengths)
+
+        serving = statistics.mean(each["compute"] / of_rows(each["rows_per_batch"]) for each in (http, busy))
         return cls(
-            BatchTimes(services["batches"][method]),
-            loop=http["loop"], respond=http["rest"], load=loading["load_processor"],
-            look_up=loading["look_up_processor"], lengths=tuple(services["lengths"]),
-        )  # fmt: skip
+            lambda rows, length, tasks: serving * alone(rows, length, tasks),
+            beside=max(1.0, statistics.median(beside)),
+            wake=max(0.0, http["p50"] - http["loop"] - http["rest"] - MAX_WAIT - http["compute"]),
+            loop=http["loop"],
+            loop_busy=busy["loop"],
+            respond=http["rest"],
+            load=loading["load_processor"],
+            look_up=loading["look_up_processor"],
+            lengths=lengths,
+        )
 
     def on_s3(self, measured: Mapping[str, Any], wait: float) -> Times:
         """Return the times with a store on S3, each of whose requests is answered after `wait` seconds."""
@@ -81,11 +111,11 @@ class BatchTimes:
                 )
                 self._curves[length, mixed] = [rows for rows, _ in found], [seconds for _, seconds in found]
 
-    def __call__(self, rows: int, length: int, tasks: int) -> float:
+    def __call__(self, rows: float, length: int, tasks: float) -> float:
         one, mixed = self._on(length, False, rows), self._on(length, True, rows)
         return one + (mixed - one) * ((tasks - 1) / (rows - 1) if rows > 1 else 0.0)
 
-    def _on(self, length: int, mixed: bool, rows: int) -> float:
+    def _on(self, length: int, mixed: bool, rows: float) -> float:
         xs, ys = self._curves[length, mixed]
         i = min(max(bisect.bisect_left(xs, rows), 1), len(xs) - 1)
         return ys[i - 1] + (ys[i] - ys[i - 1]) * (rows - xs[i - 1]) / (xs[i] - xs[i - 1])
@@ -207,6 +237,8 @@ class Replica:
         self.loaders = Threads(self.processor, LOADERS)
         self.batcher = Batcher() if wait is None else Batcher(max_wait=wait)
         self.counts: Counter[str] = Counter()
+        self.neighbours: list[Replica] = []
+        """The other replicas of its node."""
         self.under_way = 0
         self._limit = Limits().in_flight
         self._memory: OrderedDict[int, float] = OrderedDict()
@@ -230,7 +262,14 @@ class Replica:
             request.answered(429)
             return
         self.under_way += 1
-        self.loop.do(self.times.loop / 2, lambda: self._name(request))
+        self.loop.do(self._http(), lambda: self._name(request))
+
+    def _http(self) -> float:
+        """Return half of the event loop's work for a request."""
+        busy = self.times.loop_busy is not None and self.under_way > 1
+        seconds = (self.times.loop_busy if busy else self.times.loop) / 2  # type: ignore[operator]
+        self.counts["HTTP"] += seconds  # type: ignore[assignment]
+        return seconds
 
     def _name(self, request: Request) -> None:
         """Find out whether there is such a task, if nobody has for a minute."""
@@ -301,6 +340,9 @@ class Replica:
         tasks = len({unit.request.task for unit in batch})
         self.counts.update(batches=1, rows=len(batch), tasks=tasks)
         seconds = self.times.batch(len(batch), batch[0].tokens, tasks)
+        if any(each._computing for each in self.neighbours):
+            seconds *= self.times.beside
+        self.counts["computing"] += seconds  # type: ignore[assignment]
         self.computing.do(seconds, lambda: self._computed(batch))
 
     def _computed(self, batch: list[Unit]) -> None:
@@ -310,7 +352,7 @@ class Replica:
         self._take()
 
     def _respond(self, request: Request) -> None:
-        self.loop.do(self.times.loop / 2, lambda: self._answer(request, 200))
+        self.loop.do(self._http(), lambda: self._answer(request, 200))
 
     def _answer(self, request: Request, status: int) -> None:
         self._users[request.task] -= 1
@@ -339,54 +381,92 @@ class Result:
     look_ups: float
     """A second, of all replicas."""
     loads: float
+    """A second, of all replicas."""
+    shares: dict[str, float] = field(default_factory=dict)
+    """What the used time of the cores was used for."""
     statuses: dict[int, int] = field(default_factory=dict)
 
 
 def simulate(
-    load: Load, times: Times, *, replicas: int, routing: str, fit: int, cores: float = 1.0, wait: float | None = None
+    load: Load,
+    times: Times,
+    *,
+    replicas: int,
+    routing: str,
+    fit: int,
+    cores: float = 1.0,
+    wait: float | None = None,
+    warm: float = 0.0,
 ) -> Result:
     """Return what replicas do under a load, which begins with the most popular tasks in memory.
 
     `fit` is how many tasks a replica has room for, `cores` what it may use, and `wait` how long a batch waits for rows.
+    The figures are of the time after the first `warm` seconds.
     """
     clock, router = Clock(), Router(replicas, routing)
     found = [Replica(clock, times, fit, cores=cores, wait=wait) for _ in range(replicas)]
-    for replica, tasks in zip(found, router.first(fit, load.tasks), strict=True):
+    for i, replica in enumerate(found):
+        node = i - i % NODE
+        replica.neighbours = [each for each in found[node : node + NODE] if each is not replica]
+    for replica, tasks in zip(found, router.in_memory(fit, load.tasks), strict=True):
         replica.fill(tasks)
     latencies: list[float] = []
     statuses: Counter[int] = Counter()
     within = 0
 
-    def send(at: float, task: int, text: int) -> None:
-        chosen = router.choose(task)
+    def send(arrival: Arrival, at: float) -> None:
+        chosen = router.choose(arrival.task)
 
         def answered(status: int) -> None:
             nonlocal within
             router.done(chosen)
             statuses[status] += 1
-            if status == 200:
+            if status == 200 and at >= warm:
                 latencies.append(clock.now - at)
-                within += clock.now <= load.seconds
+            within += status == 200 and warm <= clock.now <= load.seconds
+            if not load.rate and clock.now < load.seconds:
+                send(next(arrivals), clock.now)
 
-        found[chosen].receive(Request(task, times.lengths[text % len(times.lengths)], answered))
+        request = Request(arrival.task, times.lengths[arrival.text % len(times.lengths)], answered)
+        clock.at(clock.now + times.wake, lambda: found[chosen].receive(request))
 
     arrivals = load.arrivals()
 
     def next_one() -> None:
         if (arrival := next(arrivals, None)) is not None:
-            clock.at(arrival.at, lambda: (send(*arrival), next_one()))  # type: ignore[func-returns-value]
+            clock.at(arrival.at, lambda: (send(arrival, arrival.at), next_one()))  # type: ignore[func-returns-value]
 
-    next_one()
+    before: Counter[str] = Counter()
+    clock.at(warm, lambda: before.update(_total(found)))
+    if load.rate:
+        next_one()
+    for arrival in itertools.islice(arrivals, 0 if load.rate else load.clients):
+        clock.at(0.0, lambda arrival=arrival: send(arrival, 0.0))  # type: ignore[misc]
     clock.run()
     latencies.sort()
-    total: Counter[str] = sum((each.counts for each in found), Counter())
-    used, seconds = sum(each.processor.used for each in found), clock.now
+    total = _total(found)
+    total.subtract(before)
+    seconds = clock.now - warm
+    http = total["HTTP"] + total["rows"] * times.respond
+    spent = {"computing": total["computing"], "HTTP": http, "loading": total["loads"] * times.load,
+             "looking up": total["look_ups"] * times.look_up}  # fmt: skip
     return Result(
-        throughput=within / load.seconds,
+        throughput=within / (load.seconds - warm),
         mean=sum(latencies) / max(len(latencies), 1),
         p50=quantile(latencies, 0.5), p95=quantile(latencies, 0.95), p99=quantile(latencies, 0.99),
         rows_per_batch=total["rows"] / max(total["batches"], 1),
         hit_rate=1 - total["loads"] / max(len(latencies), 1),
-        busy=used / seconds / replicas / cores,
-        look_ups=total["look_ups"] / seconds, loads=total["loads"] / seconds, statuses=dict(statuses),
+        busy=total["used"] / seconds / replicas / cores,
+        look_ups=total["look_ups"] / seconds, loads=total["loads"] / seconds,
+        shares={name: each / max(sum(spent.values()), 1e-9) for name, each in spent.items()},
+        statuses=dict(statuses),
     )  # fmt: skip
+
+
+def _total(replicas: list[Replica]) -> Counter[str]:
+    """Return what replicas have counted together so far."""
+    found: Counter[str] = Counter()
+    for each in replicas:
+        found.update(each.counts)
+        found["used"] += each.processor.used  # type: ignore[assignment]
+    return found
