@@ -26,7 +26,7 @@ TASKS = 10_000
 NODES = (1, 10, 100, 1000)
 RATES = (100, 1000, 10_000)
 """Requests a second, for which adapters and full models are compared."""
-SECONDS, MANY_SECONDS = 12.0, 5.0
+SECONDS, MANY_SECONDS = 9.0, 2.0
 """How long a simulation runs, and how long with more than ten nodes; the first third is not counted."""
 HOURS = 730
 """Of a month."""

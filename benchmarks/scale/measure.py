@@ -40,15 +40,15 @@ METHODS = ("houlsby:48", "houlsby:8")
 TEXTS, SHORTEST, LONGEST = 64, 12, 28
 CLIENTS = 64
 """Clients that ask as fast as they are answered, at saturation."""
-SECONDS = 12.0
+SECONDS = 10.0
 QUIET = 1.0
 """The most of a core that other processes may take, for a run of replicas to be kept."""
-ROUNDS = 6
+ROUNDS = 4
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("what", choices=("tasks", "services", "s3", "replicas", "burn"))
+    parser.add_argument("what", choices=("tasks", "services", "s3", "replicas", "missing", "burn"))
     parser.add_argument("--store", type=Path, required=True, help="a folder for the tasks, made if it is not there")
     parser.add_argument("--routing", choices=("affinity", "random"), default="affinity")
     parser.add_argument("--rate", type=float, action="append", help="requests a second; 0: 64 clients that wait")
@@ -58,6 +58,16 @@ def main() -> None:
     make_tasks(options.store)
     if options.what == "services":
         keep(options.out, services=services(options.store))
+    elif options.what == "missing":
+        import adaptree as at
+
+        sentences, store = texts(at.load_base()), store_of(options.store, METHODS[0])
+        said = json.loads(options.out.read_text())["services"]
+        said["http_missing"] = missing(options.store, sentences)
+        said["http"] = http(store, sentences, connections=1)
+        said["http_busy"] = http(store, sentences, connections=16)
+        print(json.dumps({name: said[name] for name in ("http_missing", "http", "http_busy")}))
+        keep(options.out, services=said)
     elif options.what == "burn":
         burn(options.store)
     elif options.what == "s3":
@@ -144,7 +154,10 @@ def lengths(base: Any) -> list[int]:
 
 
 def services(folder: Path) -> dict[str, Any]:
-    """Return seconds of batches, of a request's way through HTTP, of loading and looking up a task; and bytes."""
+    """Return seconds of batches, of a request's way through HTTP, of loading and looking up a task; and bytes.
+
+    Batches and loading are measured on one core while the other one computes, as in a node that is busy.
+    """
     import torch
 
     import adaptree as at
@@ -155,24 +168,33 @@ def services(folder: Path) -> dict[str, Any]:
     os.sched_setaffinity(0, {0})
     base = at.load_base()
     found: dict[str, Any] = {"lengths": lengths(base), "batches": {}, "loading": {}}
-    stores = {method: at.Store(store_of(folder, method)) for method in METHODS}
-    for method, store in stores.items():
-        found["batches"][method] = batches(base, store)
-        found["loading"][method] = loading(base, store)
-    busy = subprocess.Popen(["taskset", "-c", "1", sys.executable, "-m", "benchmarks.scale.measure", "burn",
-                             "--store", str(folder)], stdout=subprocess.PIPE)  # fmt: skip
+    words = [sys.executable, "-m", "benchmarks.scale.measure", "burn", "--store", str(folder)]
+    busy = subprocess.Popen(["taskset", "-c", "1", *words], stdout=subprocess.PIPE)
     try:
         assert busy.stdout is not None
         busy.stdout.readline()
-        found["batches"]["beside a busy core"] = batches(base, stores[METHODS[0]])
+        for method in METHODS:
+            store = at.Store(store_of(folder, method))
+            found["batches"][method] = batches(base, store)
+            found["loading"][method] = loading(base, store)
     finally:
         busy.kill()
         busy.wait()
     os.sched_setaffinity(0, {0, 1})
     found["http"] = http(store_of(folder, METHODS[0]), texts(base), connections=1)
     found["http_busy"] = http(store_of(folder, METHODS[0]), texts(base), connections=16)
+    found["http_missing"] = missing(folder, texts(base))
     found["base_bytes"] = sum(p.nbytes for p in base.hooked.backbone.state_dict().values())
     return found
+
+
+def missing(folder: Path, sentences: Sequence[str]) -> dict[str, float]:
+    """Return what a server takes for requests each of whose tasks it has to load."""
+    import adaptree as at
+
+    store = store_of(folder, METHODS[0])
+    memory = FIT * at.Store(store).record("t0").file_bytes
+    return http(store, sentences, connections=1, tasks=3 * FIT, memory=memory)
 
 
 def burn(folder: Path) -> None:
@@ -302,10 +324,15 @@ def counted(store: Any) -> dict[str, int]:
     return asked
 
 
-def http(store: Path, sentences: Sequence[str], *, connections: int) -> dict[str, float]:
-    """Return what a server on one core takes for a request of clients that each wait for their answer."""
-    with server(store, core=0, memory=1 << 30) as (process, port):
-        ask = Requests([f"t{i}" for i in range(FILLED)], sentences)
+def http(
+    store: Path, sentences: Sequence[str], *, connections: int, tasks: int = FILLED, memory: int = 1 << 30
+) -> dict[str, float]:
+    """Return what a server on one core takes for a request of clients that each wait for their answer.
+
+    They ask for one task after the other: if there is not memory for all of them, each has to be loaded.
+    """
+    with server(store, core=0, memory=memory) as (process, port):
+        ask = Requests([f"t{i}" for i in range(tasks)], sentences)
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
         closed(port, ask, connections, 2.0)
         before, threads = figures(port), thread_seconds(process.pid)
@@ -321,6 +348,8 @@ def http(store: Path, sentences: Sequence[str], *, connections: int) -> dict[str
         return {
             "connections": connections, "requests": count, "rate": count / wall, "rows_per_batch": count / batches,
             "p50": quantile(latencies, 0.5), "p99": quantile(latencies, 0.99),
+            "loads": (after["loads"] - before["loads"]) / count,
+            "cpu": (loop + sum(spent.values())) / count,
             "loop": loop / count, "compute": compute / batches, "rest": (sum(spent.values()) - compute) / count,
             "batch_seconds": (after["batch_seconds"] - before["batch_seconds"]) / batches,
             "resident": resident(process.pid), "bytes": statistics.mean(ask.bytes),
@@ -334,7 +363,7 @@ def closed(port: int, ask: Requests, connections: int, seconds: float) -> list[f
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         i = number
         while (began := time.perf_counter()) < ends:
-            request = ask(Arrival(0.0, i % FILLED, i % len(ask.sentences)))
+            request = ask(Arrival(0.0, i % len(ask.names), i % len(ask.sentences)))
             writer.write(request)
             head = await reader.readuntil(b"\r\n\r\n")
             assert head[9:12] == b"200", head

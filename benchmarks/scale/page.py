@@ -20,6 +20,12 @@ CLOSE = 0.15
 """How far the simulation may be from what was measured before it is believed."""
 COMPARED = ("throughput", "p50", "p95")
 """What must be that close."""
+WORSE = {
+    *((routing, rate, name) for routing, rate in (("affinity", 20), ("affinity", 40), ("affinity", 60), ("random", 40))
+      for name in ("p50", "p95")),
+    ("random", 0, "p50"),
+}  # fmt: skip
+"""What is not, as docs/scale.md says."""
 SHOWN = (*COMPARED, "p99", "rows_per_batch", "hit_rate")
 HOW = """    python -m benchmarks.scale.measure services --store FOLDER
     python -m benchmarks.scale.measure s3 --store FOLDER
@@ -57,6 +63,7 @@ def page(measured: dict[str, Any], plan: dict[str, Any], results: Sequence[Resul
             "--threads 1`, each on a core of its own, with room for 100 of 400 tasks; requests come at random times "
             f"(Poisson) for {measured['replicas'][0]['load']['seconds']:.0f} s at each rate.",
             replicas(measured, results),
+            *measured["notes"],
             "![Latencies, measured and simulated](figure.png)",
             "## What nodes hold (simulated)",
             nodes(plan),
@@ -76,19 +83,21 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def services(measured: dict[str, Any]) -> str:
     found, s3 = measured["services"], measured["s3"]
     cells = {(e["length"], e["rows"], e["tasks"]): e["seconds"] for e in found["batches"][METHODS[0]]}
-    beside = {(e["length"], e["rows"], e["tasks"]): e["seconds"] for e in found["batches"]["beside a busy core"]}
     every = sorted({length for length, _, _ in cells})
     rows = [
         [f"{rows} rows" if rows > 1 else "1 row"]
         + [
-            f"{ms(cells[length, rows, 1])}, {ms(cells[length, rows, rows])}, {ms(beside[length, rows, rows])}"
+            f"{ms(cells[length, rows, 1])}, {ms(cells[length, rows, rows])}"
             if (length, rows, rows) in cells else ""
             for length in every
         ]
         for rows in sorted({rows for _, rows, _ in cells})
     ]  # fmt: skip
     http, busy = found["http"], found["http_busy"]
+    missing = found["http_missing"]
+    load = (missing["cpu"] - http["cpu"]) / missing["loads"]
     other = [
+        ["loading a task in a server, with all that it slows down", ms(load), "of a core"],
         ["HTTP and reading the text, a request", ms(http["loop"]), f"{ms(busy['loop'])} with 16 clients at once"],
         ["making the answer, a request", ms(http["rest"]), ""],
         ["a request of one client that waits, median", ms(http["p50"]), f"99th percentile {ms(http['p99'])}"],
@@ -106,8 +115,7 @@ def services(measured: dict[str, Any]) -> str:
                   f"{ms(s3['from_server']['look_up_processor'])} of it computing; 1 listing"])  # fmt: skip
     return "\n\n".join(
         [
-            "Milliseconds of a batch: all rows of one task; each row of another task; the same while the other core "
-            "computes, too.",
+            "Milliseconds of a batch, on one core while the other one computes: all rows of one task; each of another.",
             table(["", *(f"{length} tokens" for length in every)], rows),
             "S3 is a server on this machine: its own time is not Amazon's.",
             table(["", "ms", ""], other),
@@ -120,14 +128,14 @@ def services(measured: dict[str, Any]) -> str:
 def replicas(measured: dict[str, Any], results: Sequence[Result]) -> str:
     rows = []
     for run, result in zip(measured["replicas"], results, strict=True):
-        row = [run["routing"], f"{run['rate']:.0f}"]
+        row = [run["routing"], f"{run['rate']:.0f}" if run["rate"] else f"{run['load']['clients']} clients that wait"]
         for name in SHOWN:
             one, other = run[name], getattr(result, name)
             shown = (ms(one), ms(other)) if name.startswith("p") else (f"{one:.3g}", f"{other:.3g}")
             row.append(f"{shown[0]}, {shown[1]} ({error(run, result, name):+.0%})")
-        rows.append([*row, f"{run['busy']:.0%}", f"{run['client_busy']:.1%}"])
+        rows.append([*row, f"{run['busy']:.0%}", f"{run['client_busy']:.1%}", f"{run['others_busy']:.0%}"])
     head = ["routing", "requests a second", "answers a second", "p50, ms", "p95, ms", "p99, ms", "rows a batch",
-            "task in memory", "cores busy", "client, of a core"]  # fmt: skip
+            "task in memory", "cores busy", "client, of a core", "others, of a core"]  # fmt: skip
     return table(head, rows)
 
 
@@ -188,7 +196,7 @@ def draw(measured: dict[str, Any], plan: dict[str, Any], results: Sequence[Resul
 
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
     for axis, routing in ((left, "affinity"), (middle, "random")):
-        runs = [(a, b) for a, b in zip(measured["replicas"], results, strict=True) if a["routing"] == routing]
+        runs = [(a, b) for a, b in zip(measured["replicas"], results, strict=True) if a["routing"] == routing and a["rate"]]
         rates = [run["rate"] for run, _ in runs]
         for name, colour in (("p50", "#0f766e"), ("p95", "#b45309")):
             axis.plot(rates, [1e3 * run[name] for run, _ in runs], "o", color=colour, label=f"{name}, measured")

@@ -29,8 +29,6 @@ from benchmarks.scale.load import Arrival, Load, Router, quantile
 
 LOADERS = 2
 """Threads of a server that load tasks (`Shelf`)."""
-NODE = 2
-"""Replicas of a node, each on a core of its own."""
 Then = Callable[[], None]
 
 
@@ -44,8 +42,6 @@ class Times:
     """The event loop's work for a request: half of it before the row waits, half after it was computed."""
     loop_busy: float | None = None
     """The same while other requests are under way: it is woken less often."""
-    beside: float = 1.0
-    """How many times longer a batch takes while the other core of the node computes, too."""
     wake: float = 0.0
     """What a lone request takes beyond all this work: threads that are woken, the client."""
     respond: float = 0.0
@@ -60,16 +56,13 @@ class Times:
     def of(cls, measured: Mapping[str, Any], method: str = "houlsby:48") -> Times:
         """Return the times that were measured, each alone.
 
-        A batch takes longer among a server's other threads than by itself: by how much is known from one server whose
-        clients each wait for their answer.
+        A batch takes longer among a server's other threads than by itself, and so does loading: by how much is known
+        from one server whose clients each wait for their answer.
         """
         services = measured["services"]
-        loading, http, busy = services["loading"][method], services["http"], services["http_busy"]
+        http, busy, missing = services["http"], services["http_busy"], services["http_missing"]
+        loading, of_48 = services["loading"][method], services["loading"]["houlsby:48"]
         alone, lengths = BatchTimes(services["batches"][method]), tuple(services["lengths"])
-        beside = [
-            b["seconds"] / a["seconds"]
-            for a, b in zip(services["batches"]["houlsby:48"], services["batches"]["beside a busy core"], strict=True)
-        ]
 
         def of_rows(rows: float) -> float:
             return statistics.mean(alone(rows, length, rows) for length in lengths)
@@ -77,12 +70,11 @@ class Times:
         serving = statistics.mean(each["compute"] / of_rows(each["rows_per_batch"]) for each in (http, busy))
         return cls(
             lambda rows, length, tasks: serving * alone(rows, length, tasks),
-            beside=max(1.0, statistics.median(beside)),
             wake=max(0.0, http["p50"] - http["loop"] - http["rest"] - MAX_WAIT - http["compute"]),
             loop=http["loop"],
             loop_busy=busy["loop"],
             respond=http["rest"],
-            load=loading["load_processor"],
+            load=(missing["cpu"] - http["cpu"]) / missing["loads"] * loading["load_processor"] / of_48["load_processor"],
             look_up=loading["look_up_processor"],
             lengths=lengths,
         )
@@ -237,8 +229,6 @@ class Replica:
         self.loaders = Threads(self.processor, LOADERS)
         self.batcher = Batcher() if wait is None else Batcher(max_wait=wait)
         self.counts: Counter[str] = Counter()
-        self.neighbours: list[Replica] = []
-        """The other replicas of its node."""
         self.under_way = 0
         self._limit = Limits().in_flight
         self._memory: OrderedDict[int, float] = OrderedDict()
@@ -340,8 +330,6 @@ class Replica:
         tasks = len({unit.request.task for unit in batch})
         self.counts.update(batches=1, rows=len(batch), tasks=tasks)
         seconds = self.times.batch(len(batch), batch[0].tokens, tasks)
-        if any(each._computing for each in self.neighbours):
-            seconds *= self.times.beside
         self.counts["computing"] += seconds  # type: ignore[assignment]
         self.computing.do(seconds, lambda: self._computed(batch))
 
@@ -405,9 +393,6 @@ def simulate(
     """
     clock, router = Clock(), Router(replicas, routing)
     found = [Replica(clock, times, fit, cores=cores, wait=wait) for _ in range(replicas)]
-    for i, replica in enumerate(found):
-        node = i - i % NODE
-        replica.neighbours = [each for each in found[node : node + NODE] if each is not replica]
     for replica, tasks in zip(found, router.in_memory(fit, load.tasks), strict=True):
         replica.fill(tasks)
     latencies: list[float] = []
