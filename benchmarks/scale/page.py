@@ -194,22 +194,22 @@ def draw(measured: dict[str, Any], plan: dict[str, Any], results: Sequence[Resul
     mpl.use("agg")
     from matplotlib import pyplot as plt
 
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
-    for axis, routing in ((left, "affinity"), (middle, "random")):
-        runs = [(a, b) for a, b in zip(measured["replicas"], results, strict=True) if a["routing"] == routing and a["rate"]]
-        rates = [run["rate"] for run, _ in runs]
-        for name, colour in (("p50", "#0f766e"), ("p95", "#b45309")):
-            axis.plot(rates, [1e3 * run[name] for run, _ in runs], "o", color=colour, label=f"{name}, measured")
-            axis.plot(rates, [1e3 * getattr(r, name) for _, r in runs], "-", color=colour, label=f"{name}, simulated")
-        axis.set(title=f"Two replicas, {routing} routing", xlabel="requests a second", ylabel="ms", yscale="log")
-        axis.legend(frameon=False)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    both = zip(measured["replicas"], results, strict=True)
+    runs = [(run, result) for run, result in both if run["routing"] == "affinity" and run["rate"]]
+    rates = [run["rate"] for run, _ in runs]
+    for name, colour in (("p50", "#0f766e"), ("p95", "#b45309")):
+        left.plot(rates, [1e3 * run[name] for run, _ in runs], "o", color=colour, label=f"{name}, measured")
+        left.plot(rates, [1e3 * getattr(r, name) for _, r in runs], "-", color=colour, label=f"{name}, simulated")
+    left.set(title="Two replicas, affinity", xlabel="requests a second", ylabel="ms", ylim=(0, None))
+    left.legend(frameon=False)
     for what, colour in (("adapters", "#0f766e"), ("full models", "#b45309")):
         those = [each for each in plan["models"] if each["what"] == what]
         right.plot([e["rate"] for e in those], [e["dollars"] for e in those], "o-", color=colour, label=what)
     right.set(title=f"{TASKS:,} tasks, at assumed prices", xlabel="requests a second", ylabel="$ a month", xscale="log",
               yscale="log")  # fmt: skip
     right.legend(frameon=False)
-    for axis in (left, middle, right):
+    for axis in (left, right):
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.25)
     figure.savefig(into, dpi=110)

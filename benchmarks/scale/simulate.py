@@ -74,7 +74,10 @@ class Times:
             loop=http["loop"],
             loop_busy=busy["loop"],
             respond=http["rest"],
-            load=(missing["cpu"] - http["cpu"]) / missing["loads"] * loading["load_processor"] / of_48["load_processor"],
+            load=(missing["cpu"] - http["cpu"])
+            / missing["loads"]
+            * loading["load_processor"]
+            / of_48["load_processor"],
             look_up=loading["look_up_processor"],
             lengths=lengths,
         )
