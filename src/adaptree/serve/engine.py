@@ -425,7 +425,7 @@ class Engine:
         )
 
     def refresh(self, task: str) -> None:
-        """Look a task up in the store again at its next request, whatever was found before."""
+        """Look a task, its versions and its tags up again at the next request, whatever was found before."""
         self.shelf.forget(task)
 
     def stats(self) -> dict[str, Any]:

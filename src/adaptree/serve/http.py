@@ -328,7 +328,6 @@ async def remove_task(request: Request, task: str) -> Response:
     name = reference.partition("@")[0]
 
     def remove() -> int:
-        before = list(service.engine.store.tags(name))
         try:
             return service.engine.store.remove(reference)
         except StoreError as error:
@@ -337,8 +336,6 @@ async def remove_task(request: Request, task: str) -> Response:
             raise
         finally:
             service.forget(name)
-            for tag in before:
-                service.engine.refresh(f"{name}@{tag}")
 
     return as_json({"removed": await asyncio.to_thread(remove)})
 

@@ -243,10 +243,7 @@ class Service:
         """Look a task up again: it was added, replaced or removed."""
         self._known.pop(name, None)
         self._listed = float("-inf")
-        store = self.engine.store
-        others = [each for each in self.engine.shelf.references() if each.startswith(f"{name}@")]
-        for each in {name, *others, *(f"{name}@{tag}" for tag in store.tags(name))}:
-            self.engine.refresh(each)
+        self.engine.refresh(name)
 
     # What there is
 
