@@ -32,7 +32,7 @@ GRACE = 2.0
 LOOK_UPS = 16
 """Names that are looked up at a time."""
 SLOW = 2.0
-"""Seconds of a look-up after which others no more wait for theirs: the store is away, and what was found last counts."""
+"""Seconds of a look-up after which no request waits for its own: the store is away, and what was found last counts."""
 PATIENCE = 30.0
 """Seconds that a task waits for room, while all that is in memory is in use."""
 GIVE_BACK = 16 << 20
