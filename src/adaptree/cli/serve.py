@@ -50,7 +50,7 @@ def serve(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     threads: Annotated[
         int | None,
-        typer.Option(min=1, help="Threads of each process. Default: the cores; of a cluster, one a replica."),
+        typer.Option(min=1, help="Threads of each process. Default: the cores; of a replica, one."),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that share the port, each with its own tasks.")] = 1,
     cluster: Annotated[

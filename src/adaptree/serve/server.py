@@ -136,8 +136,8 @@ class ServeSettings:
 
         least, most = Replicas.parse(self.replicas)
         base = base_of(self.base or base_for(store), "cpu", self.threads)
-        threads = {"threads": self.threads or 1, "device": self.device}
-        return ClusterEngine(base, store, cluster=self.cluster, least=least, most=most, say=say, **threads, **own)
+        own |= {"threads": self.threads or 1, "device": self.device}
+        return ClusterEngine(base, store, cluster=self.cluster, least=least, most=most, say=say, **own)
 
 
 def base_for(store: Store) -> str:

@@ -140,12 +140,13 @@ class Application:
         said = [found.message, *(each.message for each in found.deployments.values())]
         lines = [line.strip() for text in said for line in text.splitlines() if line.strip()]
         ours = [line.partition(": ")[2] for line in lines if re.match(r"[\w.]*adaptree[\w.]*: ", line)]
-        return (ours or [line for line in lines if "Error" in line] or lines or ["Serve does not say why."])[-1]
+        errors = ours or [line for line in lines if "Error" in line] or lines or ["Serve does not say why."]
+        return str(errors[-1])
 
     def delete(self) -> None:
         """Take the application away."""
         with contextlib.suppress(Exception):  # the cluster is gone, and the replicas with it
-            self._serve.delete(self.name)
+            self._serve.delete(self.name, _blocking=False)  # whoever comes next waits for it
 
 
 def _serve() -> Any:
