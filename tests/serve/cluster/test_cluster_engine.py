@@ -25,8 +25,8 @@ from adaptree.errors import AdaptreeError, TaskNotFound, UsageError
 from adaptree.models.base import Base
 from adaptree.serve.cluster import ClusterEngine
 from adaptree.serve.engine import DeadlineExceeded, Engine, ReplicaLost
-from adaptree.serve.server import BackgroundServer
 from adaptree.serve.observe import Metrics
+from adaptree.serve.server import BackgroundServer
 from adaptree.tasks.store import Store
 from adaptree.tasks.task import Task
 from tests.bases import tiny_base
@@ -234,7 +234,7 @@ def test_pages_figures_and_changes_over_http(
         assert "adaptree_batch_rows_count 0.0" not in figures
         assert 'by <span data-show="replicas">2</span> replicas' in asker.get("/server").body.decode()
         assert asker.get("/server/figures").json["answered"] > 0
-        mixed = {"items": [{"task": name, "input": "a lion"} for name in ("m0", "m1", "nope", "words")]}
+        mixed = {"items": [{"task": name, "text": "a lion"} for name in ("m0", "m1", "nope", "words")]}
         found = asker.post("/v1/predict", mixed).json["predictions"]
         assert ["error" in each for each in found] == [False, False, True, False]
         bundle = tmp_path / "words.adaptree"

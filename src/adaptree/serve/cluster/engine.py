@@ -20,6 +20,7 @@ from adaptree.serve.cluster.replica import ReplicaPlace, Said
 from adaptree.serve.cluster.replicas import Application, Replicas
 from adaptree.serve.engine import LATELY, MEMORY, Batch, Closed, DeadlineExceeded, ReplicaLost, averages
 from adaptree.serve.generation import OnPiece, TextStream
+from adaptree.training.work.shared_store import place_of
 
 if TYPE_CHECKING:
     from adaptree.models.base import Base
@@ -63,7 +64,7 @@ class ClusterEngine:
         self._on_batch = on_batch
         folder = Path(base.location).expanduser()
         place = ReplicaPlace(
-            store.location, store.index.server, str(folder.resolve() if folder.is_dir() else base.location),
+            place_of(store), store.index.server, str(folder.resolve() if folder.is_dir() else base.location),
             base.fingerprint,
             device, threads, memory, max_queue, version("adaptree"),
         )  # fmt: skip

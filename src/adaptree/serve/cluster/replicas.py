@@ -22,7 +22,7 @@ MOST = 1024
 """Requests that a replica has under way at the most: its own queue says before that it is full."""
 WAIT = 120.0
 """Seconds that replicas have to start."""
-PATIENCE = 5.0
+PATIENCE = 15.0
 """Seconds after which it is said what they wait for."""
 LOOK = 0.2
 
