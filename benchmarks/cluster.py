@@ -46,8 +46,8 @@ def measured(folder: Path, name: str, cells: int) -> dict[str, float]:
 
     began = time.perf_counter()
     api.compare(
-        rows(folder / "rows.jsonl"), methods=("pfeiffer:8",), out=folder / name, seeds=cells + WORKERS, epochs=(2,),
-        threads=1, objective="cross-entropy", on_event=on_event, **HOWS[name],
+        rows(folder / "rows.jsonl"), methods=("head",), out=folder / name, seeds=cells + WORKERS, epochs=(1,),
+        threads=1, on_event=on_event, **HOWS[name],
     )  # fmt: skip
     start = done[WORKERS - 1]
     return {"start_up": start - began, "per_cell": WORKERS * (done[-1] - start) / cells}
