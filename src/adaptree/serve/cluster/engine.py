@@ -236,6 +236,7 @@ class ClusterEngine:
         with suppress(Exception):
             if not any(self._all("leave", self._id)):
                 self._application.delete()
+            self._handle.shutdown()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._threads[0].join()
         self._loop.close()
