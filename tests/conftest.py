@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -40,3 +42,27 @@ def few_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     """
     if request.node.get_closest_marker("figures") is None:
         monkeypatch.setattr("adaptree.reports.figures.figures", lambda record: {})
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[Any]:
+    """A real Ray cluster of two machines, each a raylet of its own with one core, that is connected.
+
+    `add_node` and `remove_node` change it.
+    """
+    utilities = pytest.importorskip("ray.cluster_utils", reason="needs Ray: pip install 'adaptree[cluster]'")
+    import ray
+
+    cluster = utilities.Cluster()
+    for options in ({"include_dashboard": False}, {}):
+        for tries_left in (2, 1, 0):
+            try:
+                cluster.add_node(num_cpus=1, **options)
+                break
+            except Exception as error:  # Ray gives a node 30 seconds to start, which a busy machine may need
+                if not tries_left or "timed out during startup" not in str(error):
+                    raise
+    ray.init(address=cluster.address, log_to_driver=False)
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()

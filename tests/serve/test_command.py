@@ -41,7 +41,7 @@ def serving(
     reader = threading.Thread(target=lambda: lines.extend(process.stderr))  # type: ignore[arg-type]
     reader.start()
     try:
-        until = time.monotonic() + 60
+        until = time.monotonic() + (240 if "--cluster" in options else 60)
         while not any("at http://" in line for line in lines):
             assert process.poll() is None, lines
             assert time.monotonic() < until, lines

@@ -366,6 +366,48 @@ def test_a_removed_task_is_not_found_soon_and_its_memory_is_free(base: Base, lik
         assert engine.predict("a", TEXTS[:1])
 
 
+def test_a_task_that_nobody_asked_for_long_is_looked_up_before_it_answers(
+    base: Base, like: Task, tmp_path: Path
+) -> None:
+    store = Store(tmp_path / "store")
+    for name, seed in (("a", 1), ("gone", 2)):
+        store.add(made(base, like, "houlsby:8", name, seed))
+    with Engine(base, store) as engine:
+        engine.shelf.fresh = engine.shelf.grace = 0.05
+        before = engine.predict("a", TEXTS[:1])[0].scores
+        engine.predict("gone", TEXTS[:1])
+        Store(tmp_path / "store").add(made(base, like, "houlsby:8", "a", 3))  # by another process, say
+        Store(tmp_path / "store").remove("gone")
+        time.sleep(0.2)
+        wanted = base.bind(store["a@2"]).predict(TEXTS[:1])[0].scores
+        assert wanted != pytest.approx(before, abs=1e-3)
+        assert engine.predict("a", TEXTS[:1])[0].scores == pytest.approx(wanted, abs=2e-5), "the first to ask"
+        with pytest.raises(TaskNotFound):
+            engine.predict("gone", TEXTS[:1])
+
+
+def test_tasks_in_memory_go_on_while_the_store_does_not_answer(
+    base: Base, like: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "store")
+    for name in ("a", "b"):
+        store.add(made(base, like, "houlsby:8", name, 1))
+    monkeypatch.setattr("adaptree.serve.shelf.SLOW", 0.2)
+    with Engine(base, store) as engine:
+        engine.shelf.fresh = engine.shelf.grace = 0.05
+        for name in ("a", "b"):
+            engine.predict(name, TEXTS[:1])
+        answers = threading.Event()
+        monkeypatch.setattr(store, "reference", lambda name: answers.wait(60) and f"{name}@1")
+        time.sleep(0.2)
+        first = engine.submit("a", TEXTS[:1])
+        time.sleep(0.4)
+        engine.submit("b", TEXTS[:1]).result(30)
+        assert not first.done()
+        answers.set()
+        first.result(30)
+
+
 def test_a_new_version_that_is_damaged_leaves_the_old_one_answering(base: Base, like: Task, tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.add(made(base, like, "houlsby:4", "a", 0))

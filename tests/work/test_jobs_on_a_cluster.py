@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +18,7 @@ from adaptree.models.loading import load_base
 from adaptree.serve.jobs.job import CANCELLED, DONE, QUEUED, RUNNING
 from adaptree.serve.jobs.on_cluster import ClusterWorkers, JobPlace
 from adaptree.tasks.record import STREAM
+from tests import postgres, s3
 from tests.bases import tiny_base
 from tests.serve.jobs.site import Site
 
@@ -105,3 +109,29 @@ def test_a_job_whose_machine_is_lost_is_done_once(ray_cluster: Any, site: Site) 
     assert site.store.versions("words") == [1]
     assert site.store.record("words").extra[STREAM] == found.key
     assert busy.is_set(), "what a worker says is heard"
+
+
+@pytest.mark.skipif(bool(postgres.why_not()), reason=postgres.why_not())
+def test_jobs_in_postgresql_are_trained_on_ray_into_a_store_behind_a_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray", reason="needs Ray: pip install 'adaptree[cluster]'")
+    pytest.importorskip("moto.server", reason="needs moto: pip install 'adaptree[dev]'")
+    with postgres.server() as url, s3.running() as endpoint:
+        s3.use(endpoint, monkeypatch)
+        place = f"s3://{s3.BUCKET}/on-ray"
+        site = Site(tmp_path, load_base(tiny_base(tmp_path / "base")), url, place)
+        try:
+            jobs = [site.add(name) for name in ("words", "more")]
+            where = ["--store", place, "--index", url, "--base", str(site.base.location), "--log", "none"]
+            subprocess.run(
+                [sys.executable, "-m", "adaptree", "worker", "--cluster", "ray", "--jobs", "2", "--drain", *where],
+                env={**os.environ, "RAY_ADDRESS": "local"},  # a cluster of its own, whose workers know the S3 server
+                check=True,
+                timeout=PATIENCE,
+            )
+            for job in map(site.jobs.get, (each.id for each in jobs)):
+                assert (job.state, job.task, job.attempts) == (DONE, f"{job.name}@1", 1)
+            assert site.store.names() == ["more", "words"]
+        finally:
+            site.close()

@@ -48,8 +48,21 @@ def serve(
     ] = None,
     memory: Annotated[str, typer.Option(help="Memory for tasks; what was not used for longest makes room.")] = "2GB",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads of each process. Default: the cores.")] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, help="Threads of each process. Default: the cores; of a replica, one."),
+    ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that share the port, each with its own tasks.")] = 1,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ray|ray://HOST:PORT",
+            help="Compute in replicas on a Ray cluster, and train jobs there: this machine's, or the one there.",
+        ),
+    ] = None,
+    replicas: Annotated[
+        str, typer.Option(metavar="N|MIN-MAX", help="With --cluster: how many; 1-4 is as many as the load wants.")
+    ] = "1",
     max_queue: Annotated[int, typer.Option(min=1, help="Texts that may wait; beyond, clients get a 429.")] = 4096,
     keys: Annotated[
         str | None,
@@ -114,6 +127,8 @@ def serve(
         host=host,
         port=port,
         workers=workers,
+        cluster=cluster,
+        replicas=replicas,
         keys=None if file is None else str(file),
         log="" if log is Log.none else log.value,
         open_metrics=open_metrics,
@@ -149,7 +164,7 @@ def serve(
             say(f"  {ask}", quiet)
             sys.stderr.flush()
 
-        server.run(settings, opened, listening, announce)
+        server.run(settings, opened, listening, announce, lambda text: say(text, quiet))
 
 
 def _keys_place(default: Place, given: Place | None, none: bool) -> Place | None:

@@ -53,6 +53,10 @@ class Closed(AdaptreeError):
     """The engine takes no more requests."""
 
 
+class ReplicaLost(AdaptreeError):
+    """The process of a cluster that computed a request is gone: ask again."""
+
+
 @dataclass(eq=False)
 class Request:
     """Inputs for one task, on their way through the engine."""
@@ -425,13 +429,11 @@ class Engine:
         )
 
     def refresh(self, task: str) -> None:
-        """Look a task up in the store again at its next request, whatever was found before."""
+        """Look a task, its versions and its tags up again at the next request, whatever was found before."""
         self.shelf.forget(task)
 
     def stats(self) -> dict[str, Any]:
         """Return figures: since the start, and of the last batches."""
-        lately = list(self.lately)
-        seconds = sum(batch.seconds for batch in lately)
         return {
             **{name: self.counts[name] for name in ("requests", "answered", "failures", "expired", "rows", "batches")},
             **{name: self.counts[name] for name in ("prompt_tokens", "written_tokens")},
@@ -443,9 +445,8 @@ class Engine:
             "hits": self.shelf.hits,
             "loads": self.shelf.loads,
             "evictions": self.shelf.evictions,
-            "rows_per_batch": sum(batch.rows for batch in lately) / len(lately) if lately else 0.0,
-            "tasks_per_batch": sum(batch.tasks for batch in lately) / len(lately) if lately else 0.0,
-            "tokens_per_second": sum(batch.tokens for batch in lately) / seconds if seconds else 0.0,
+            "replicas": 1,
+            **averages(list(self.lately)),
         }
 
     def close(self) -> None:
@@ -461,6 +462,16 @@ class Engine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def averages(lately: Sequence[Batch]) -> dict[str, float]:
+    """Return the means of some batches, and how many tokens a second were computed."""
+    seconds = sum(batch.seconds for batch in lately)
+    return {
+        "rows_per_batch": sum(batch.rows for batch in lately) / len(lately) if lately else 0.0,
+        "tasks_per_batch": sum(batch.tasks for batch in lately) / len(lately) if lately else 0.0,
+        "tokens_per_second": sum(batch.tokens for batch in lately) / seconds if seconds else 0.0,
+    }
 
 
 def _check_options(request: Request, served: Served) -> None:

@@ -70,7 +70,7 @@ from adaptree.tasks.parts import needs
 from adaptree.tasks.record import read_record
 
 if TYPE_CHECKING:
-    from adaptree.serve.engine import Engine
+    from adaptree.serve.service import AnyEngine
     from adaptree.serve.traces import Traces
 
 ZIP = ("application/octet-stream", "application/zip")
@@ -91,7 +91,7 @@ PAGES = tuple(
 
 
 def create_app(
-    engine: Engine,
+    engine: AnyEngine,
     *,
     keys: Keys | None = None,
     limits: Limits | None = None,
@@ -130,7 +130,7 @@ def create_app(
     return app
 
 
-def _queue_of(engine: Engine, jobs: Jobs | bool) -> Jobs | None:
+def _queue_of(engine: AnyEngine, jobs: Jobs | bool) -> Jobs | None:
     """Return the queue that was given, or the store's own; None if there is to be none, or there cannot be one."""
     if not isinstance(jobs, bool):
         return jobs
@@ -328,7 +328,6 @@ async def remove_task(request: Request, task: str) -> Response:
     name = reference.partition("@")[0]
 
     def remove() -> int:
-        before = list(service.engine.store.tags(name))
         try:
             return service.engine.store.remove(reference)
         except StoreError as error:
@@ -337,8 +336,6 @@ async def remove_task(request: Request, task: str) -> Response:
             raise
         finally:
             service.forget(name)
-            for tag in before:
-                service.engine.refresh(f"{name}@{tag}")
 
     return as_json({"removed": await asyncio.to_thread(remove)})
 
@@ -420,7 +417,8 @@ async def ready(request: Request) -> Response:
     if await asyncio.to_thread(service.is_ready):
         base = service.engine.base
         return as_json({"status": "ready", "base": base.name, "fingerprint": base.fingerprint})
-    raise Problem(503, "not_ready", "the store cannot be read, or the server is shutting down.", hint="Try again.")
+    what = "the store cannot be read, no replica answers, or the server is shutting down."
+    raise Problem(503, "not_ready", what, hint="Try again.")
 
 
 @router.get("/v2/models/{task:path}/ready", tags=["open inference"], summary="Can this task answer?")

@@ -22,9 +22,10 @@ from adaptree.errors import AdaptreeError
 from adaptree.serve.jobs.job import STATES
 
 if TYPE_CHECKING:
-    from adaptree.serve.engine import Batch, Engine
+    from adaptree.serve.engine import Batch
     from adaptree.serve.jobs.job import Job
     from adaptree.serve.jobs.queue import Jobs
+    from adaptree.serve.service import AnyEngine
 
 SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 POWERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -36,6 +37,7 @@ GAUGES = {
     "tasks": ("adaptree_tasks_in_memory", "Versions of tasks in memory."),
     "bytes": ("adaptree_task_memory_bytes", "Memory of the tasks."),
     "memory": ("adaptree_task_memory_limit_bytes", "Memory that tasks may take."),
+    "replicas": ("adaptree_replicas", "Engines that compute: one in each process, or the replicas of a cluster."),
 }
 COUNTERS = {
     "hits": ("adaptree_task_hits", "Requests whose task was in memory."),
@@ -85,7 +87,7 @@ class Metrics:
         self.requests.labels(route, method, str(status)).inc()
         self.seconds.labels(route).observe(seconds)
 
-    def watch(self, engine: Engine) -> None:
+    def watch(self, engine: AnyEngine) -> None:
         """Show an engine's own figures, too."""
         self.registry.register(_Figures(engine))
 
@@ -128,7 +130,7 @@ class _Families(CollectorRegistry):
 class _Figures(Collector):
     """An engine's figures, at the moment when they are asked for."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: AnyEngine) -> None:
         self.engine = engine
 
     def describe(self) -> Iterable[Metric]:

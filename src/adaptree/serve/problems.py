@@ -8,7 +8,7 @@
     409 wrong_base, in_use, wrong_state     413 too_large  415 wrong_content_type
     422 bad_json, bad_input, bad_bundle, bad_data (with the numbers of its rows)
     429 queue_full, too_busy, rate_limited, quota_exceeded, with Retry-After          431 headers_too_large
-    500 internal_error, task_corrupt       503 shutting_down, no_room, store_error, with Retry-After
+    500 internal_error, task_corrupt       503 shutting_down, no_room, store_error, replica_lost, with Retry-After
     504 deadline_exceeded
 """
 
@@ -34,7 +34,7 @@ _AGAIN = {429, 503}
 def _table() -> list[tuple[type[errors.AdaptreeError], int, str]]:
     """Return the status and code of each class of error; the first class that an error has decides."""
     from adaptree.serve.batcher import QueueFull
-    from adaptree.serve.engine import Closed, DeadlineExceeded
+    from adaptree.serve.engine import Closed, DeadlineExceeded, ReplicaLost
     from adaptree.serve.jobs.job import FileNotHere, JobConflict, JobNotFound, OverQuota
     from adaptree.serve.shelf import NoRoom
 
@@ -43,6 +43,7 @@ def _table() -> list[tuple[type[errors.AdaptreeError], int, str]]:
         (DeadlineExceeded, 504, "deadline_exceeded"),
         (Closed, 503, "shutting_down"),
         (NoRoom, 503, "no_room"),
+        (ReplicaLost, 503, "replica_lost"),
         (JobNotFound, 404, "job_not_found"),
         (FileNotHere, 404, "file_not_found"),
         (JobConflict, 409, "wrong_state"),

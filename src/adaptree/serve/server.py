@@ -15,7 +15,8 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import FrameType
@@ -43,6 +44,8 @@ from adaptree.tasks.store import QUOTAS, Store
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from adaptree.serve.service import AnyEngine
+
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 HOSTS = ("127.0.0.1", "localhost", "[::1]")
 """What a client on this machine calls a server on it."""
@@ -69,6 +72,10 @@ class ServeSettings:
     host: str = LOOPBACK[0]
     port: int = 8080
     workers: int = 1
+    cluster: str | None = None
+    """The Ray cluster whose replicas compute; None for this process."""
+    replicas: str = "1"
+    """How many there are of them: '2', or '1-4' as the load wants it."""
     keys: str | None = None
     """The file of API keys, or a database's URL; None for none."""
     log: str = "json"
@@ -91,6 +98,15 @@ class ServeSettings:
         """
         if self.workers < 1:
             raise UsageError(f"workers must be at least 1, not {self.workers}.")
+        if self.cluster is not None and self.workers > 1:
+            raise UsageError(
+                "with --cluster the replicas compute, and one process answers HTTP.",
+                hint="Leave out --workers; start more servers beside it if one is not enough.",
+            )
+        if self.cluster is not None:
+            from adaptree.serve.cluster import Replicas
+
+            Replicas.parse(self.replicas)
         if self.max_queue < 1:
             raise UsageError(f"max-queue must be at least 1, not {self.max_queue}.")
         if self.keys is None and not open_to_all and self.host not in LOOPBACK:
@@ -109,12 +125,19 @@ class ServeSettings:
             )
         return store
 
-    def engine(self, store: Store, metrics: Metrics) -> Engine:
-        """Load the base and start an engine."""
+    def engine(self, store: Store, metrics: Metrics, say: Callable[[str], None] = lambda text: None) -> AnyEngine:
+        """Load the base and start an engine, or its replicas on a cluster; `say` gets what is worth a line."""
         from adaptree.models.opening import base_of
 
-        base = base_of(self.base or base_for(store), self.device, self.threads)
-        return Engine(base, store, memory=self.memory, max_queue=self.max_queue, on_batch=metrics.batch)
+        own: dict[str, Any] = {"memory": self.memory, "max_queue": self.max_queue, "on_batch": metrics.batch}
+        if self.cluster is None:
+            return Engine(base_of(self.base or base_for(store), self.device, self.threads), store, **own)
+        from adaptree.serve.cluster import ClusterEngine, Replicas
+
+        least, most = Replicas.parse(self.replicas)
+        base = base_of(self.base or base_for(store), "cpu", self.threads)
+        own |= {"threads": self.threads or 1, "device": self.device}
+        return ClusterEngine(base, store, cluster=self.cluster, least=least, most=most, say=say, **own)
 
 
 def base_for(store: Store) -> str:
@@ -186,7 +209,7 @@ def url_of(host: str, found: socket.socket) -> str:
     return f"http://{name}:{found.getsockname()[1]}"
 
 
-def application(settings: ServeSettings, engine: Engine, metrics: Metrics) -> FastAPI:
+def application(settings: ServeSettings, engine: AnyEngine, metrics: Metrics) -> FastAPI:
     """Return the application with the keys, limits and log of some settings."""
     store = engine.store
     kept = settings.keys is not None and "://" not in store.location and os.access(store.path, os.W_OK)
@@ -208,14 +231,22 @@ def application(settings: ServeSettings, engine: Engine, metrics: Metrics) -> Fa
     )
 
 
-def training(settings: ServeSettings, store: Store, base: str) -> WorkerProcesses | nullcontext[None]:
-    """Return what starts workers while there are jobs to train; nothing if there are none to be accepted."""
+def training(
+    settings: ServeSettings, store: Store, base: str, say: Callable[[str], None]
+) -> AbstractContextManager[Any]:
+    """Return what starts workers while there are jobs to train, or Ray tasks on a cluster; nothing if there are none
+    to be accepted."""
     try:
         jobs = Jobs(store) if settings.jobs and settings.train_workers else None
     except UsageError:
         jobs = None
     if jobs is None:
         return nullcontext()
+    if settings.cluster is not None:
+        from adaptree.serve.jobs.on_cluster import ClusterWorkers, JobPlace
+
+        place = JobPlace.of(store, base, device=settings.device, threads=settings.threads or 1, log=settings.log)
+        return ClusterWorkers(store, jobs, place, settings.cluster, settings.train_workers, say)
     jobs.on_end = RequestLog(settings.log).bill
     options = ["--base", base, "--device", settings.device, "--log", settings.log or "none", "--quiet"]
     options += ["--threads", str(settings.threads)] if settings.threads else []
@@ -225,17 +256,23 @@ def training(settings: ServeSettings, store: Store, base: str) -> WorkerProcesse
     )
 
 
-def run(settings: ServeSettings, store: Store, listening: socket.socket, announce: Any) -> None:
+def run(
+    settings: ServeSettings,
+    store: Store,
+    listening: socket.socket,
+    announce: Callable[[], None],
+    say: Callable[[str], None] = lambda text: None,
+) -> None:
     """Serve until a signal says stop: then accept no more, answer what waits, and return."""
     if settings.workers > 1:
-        _run_workers(settings, store, listening, announce)
+        _run_workers(settings, store, listening, announce, say)
         return
     share_heap()
     metrics = Metrics()
     with (
-        settings.engine(store, metrics) as engine,
+        settings.engine(store, metrics, say) as engine,
         _signals_are_caught(),
-        training(settings, store, engine.base.location),
+        training(settings, store, engine.base.location, say),
     ):
         listening.listen(BACKLOG)  # who asks as soon as it is announced waits, and is not refused
         announce()
@@ -258,7 +295,13 @@ def _ignore(number: int, frame: FrameType | None) -> None:
     pass
 
 
-def _run_workers(settings: ServeSettings, store: Store, listening: socket.socket, announce: Any) -> None:
+def _run_workers(
+    settings: ServeSettings,
+    store: Store,
+    listening: socket.socket,
+    announce: Callable[[], None],
+    say: Callable[[str], None],
+) -> None:
     """Let several processes accept from one socket, each with an engine of its own; one that dies is started again."""
     from uvicorn.supervisors import Multiprocess
 
@@ -274,7 +317,7 @@ def _run_workers(settings: ServeSettings, store: Store, listening: socket.socket
         os.environ[SETTINGS] = json.dumps(asdict(replace(settings, base=base, counts=str(counts))))
         listening.listen(BACKLOG)
         announce()
-        with training(settings, store, base):
+        with training(settings, store, base, say):
             workers.run()
     if any(each.exitcode == STARTUP_FAILURE for each in workers.processes):
         raise AdaptreeError("the workers could not start.", hint="Start one alone, without --workers.")
@@ -300,7 +343,7 @@ class BackgroundServer:
     The options are those of `create_app`. The engine stays the caller's, who closes it.
     """
 
-    def __init__(self, engine: Engine, *, host: str = LOOPBACK[0], port: int = 0, **options: Any) -> None:
+    def __init__(self, engine: AnyEngine, *, host: str = LOOPBACK[0], port: int = 0, **options: Any) -> None:
         self.app = create_app(engine, **options)
         self._listening = bind(host, port)
         self.url = url_of(host, self._listening)

@@ -33,9 +33,12 @@ from adaptree.serve.shelf import is_composition
 from adaptree.tasks.names import NAME
 
 if TYPE_CHECKING:
+    from adaptree.serve.cluster import ClusterEngine
     from adaptree.serve.engine import Engine
     from adaptree.serve.jobs.queue import Jobs
     from adaptree.tasks.summary import Row
+
+    AnyEngine = Engine | ClusterEngine
 
 FRESH = 2.0
 """Seconds for which a list of the store's tasks counts."""
@@ -57,7 +60,7 @@ class Service:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: AnyEngine,
         *,
         keys: Keys | None = None,
         limits: Limits | None = None,
@@ -243,10 +246,7 @@ class Service:
         """Look a task up again: it was added, replaced or removed."""
         self._known.pop(name, None)
         self._listed = float("-inf")
-        store = self.engine.store
-        others = [each for each in self.engine.shelf.references() if each.startswith(f"{name}@")]
-        for each in {name, *others, *(f"{name}@{tag}" for tag in store.tags(name))}:
-            self.engine.refresh(each)
+        self.engine.refresh(name)
 
     # What there is
 
@@ -280,7 +280,7 @@ class Service:
         return [rows[hit.summary.name] for hit in found]
 
     def is_ready(self) -> bool:
-        """Return whether requests can be answered: the store can be read, and the server is not about to stop."""
+        """Return whether requests can be answered: there are the store and a replica, and the server does not stop."""
         store = self.engine.store
         try:
             if "://" in store.location:
@@ -289,7 +289,7 @@ class Service:
                 os.listdir(store.path)
         except (AdaptreeError, OSError):
             return False
-        return not self.draining
+        return not self.draining and self.engine.stats()["replicas"] > 0
 
     # Answers
 

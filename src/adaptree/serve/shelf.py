@@ -2,7 +2,8 @@
 
 A task that is asked for and not there is read from the store by a few threads, while others are served. What a name
 stands for (its newest version, or a tag's) is looked up again from time to time, in the background: meanwhile the last
-answer counts.
+answer counts, for a few seconds. After those a request waits for the look-up, so that a version that was replaced or
+removed by another process does not answer later than that; unless the store does not answer, either.
 """
 
 from __future__ import annotations
@@ -25,7 +26,13 @@ if TYPE_CHECKING:
     from adaptree.tasks.store import Store
 
 FRESH = 1.0
-"""Seconds for which a looked-up name counts."""
+"""Seconds for which a looked-up name counts; then it is looked up again in the background."""
+GRACE = 2.0
+"""Seconds more for which it answers meanwhile; then a request waits until its name has been looked up again."""
+LOOK_UPS = 16
+"""Names that are looked up at a time."""
+SLOW = 2.0
+"""Seconds of a look-up after which no request waits for its own: the store is away, and what was found last counts."""
 PATIENCE = 30.0
 """Seconds that a task waits for room, while all that is in memory is in use."""
 GIVE_BACK = 16 << 20
@@ -47,9 +54,11 @@ class Shelf:
         memory: int,
         loaders: int = 2,
         fresh: float = FRESH,
+        grace: float = GRACE,
         patience: float = PATIENCE,
     ) -> None:
-        self.base, self.store, self.memory, self.fresh, self.patience = base, store, memory, fresh, patience
+        self.base, self.store, self.memory = base, store, memory
+        self.fresh, self.grace, self.patience = fresh, grace, patience
         self.bank = Bank(base)
         self.bytes = 0
         self.hits = self.loads = self.evictions = 0
@@ -61,9 +70,13 @@ class Shelf:
         self._meaning: dict[str, tuple[str, float]] = {}
         """What a name, tag or composition that is in memory stood for, and when that was looked up."""
         self._loading: dict[str, Future[Served]] = {}
-        self._checking: set[str] = set()
+        self._checking: dict[str, Future[None]] = {}
+        self._looking_since: dict[str, float] = {}
+        """When the look-ups began that are under way."""
+        self._away_until = 0.0
         self._pinned: set[str] = set()
         self._pool = ThreadPoolExecutor(loaders, thread_name_prefix="adaptree-load")
+        self._look_ups = ThreadPoolExecutor(LOOK_UPS, thread_name_prefix="adaptree-look-up")
 
     def get(self, name: str) -> Served | Future[Served]:
         """Return a task with one more user, or a future of one: it has to be read from the store.
@@ -72,32 +85,41 @@ class Shelf:
         """
         with self._changed:
             meant, when = self._meaning.get(name, ("", 0.0))
-            served = self._here.get(meant)
-            if served is not None and served.acquire():
+            served, age = self._here.get(meant), time.monotonic() - when
+            if served is not None and age > self.fresh and name not in self._checking:
+                self._checking[name] = self._look_ups.submit(self._check, name)
+            if served is not None and age > self.fresh + self.grace and not self._is_away():
+                waiting: Future[Any] = self._checking[name]
+            elif served is not None and served.acquire():
                 self._here.move_to_end(meant)
                 self.hits += 1
-                if time.monotonic() - when > self.fresh and name not in self._checking:
-                    self._checking.add(name)
-                    self._pool.submit(self._check, name)
                 return served
-            if name not in self._loading:
-                self._loading[name] = self._pool.submit(self._load, name)
-            waiting = self._loading[name]
+            else:
+                if name not in self._loading:
+                    self._loading[name] = self._pool.submit(self._load, name)
+                waiting = self._loading[name]
         found: Future[Served] = Future()
         waiting.add_done_callback(lambda done: self._hand_over(name, done, found))
         return found
 
-    def _hand_over(self, name: str, done: Future[Served], to: Future[Served]) -> None:
-        """Give a task that was loaded to one who waited for it, as a user of it."""
+    def _is_away(self) -> bool:
+        """Return whether the store takes so long to answer that nobody should wait for it."""
+        now = time.monotonic()
+        return now < self._away_until or any(now - since > SLOW for since in self._looking_since.values())
+
+    def _hand_over(self, name: str, done: Future[Any], to: Future[Served]) -> None:
+        """Give a task that was loaded, or looked up, to one who waited for it, as a user of it."""
         if not to.set_running_or_notify_cancel():
             return
-        error = done.exception()
-        if error is None and not done.result().acquire():  # it was replaced or evicted just now
-            again = self.get(name)
-            if isinstance(again, Served):
-                to.set_result(again)
-            else:
-                again.add_done_callback(lambda found: _copy(found, to))
+        if done.exception() is None:
+            served = done.result()
+            if served is None or not served.acquire():  # it was looked up; or replaced or evicted just now
+                again = self.get(name)
+                if not isinstance(again, Served):
+                    again.add_done_callback(lambda found: _copy(found, to))
+                    return
+                served = again
+            to.set_result(served)
             return
         _copy(done, to)
 
@@ -109,10 +131,11 @@ class Shelf:
                 self._loading.pop(name, None)
 
     def _loaded(self, name: str) -> Served:
+        when = time.monotonic()
         reference = self._look_up(name)
         with self._changed:
             if (here := self._here.get(reference)) is not None:
-                self._name(name, reference)
+                self._name(name, reference, when)
                 return here
         size = self._make_room(reference)
         try:
@@ -133,7 +156,7 @@ class Shelf:
                 self._read += size
                 while self.bytes > self.memory and self._evict(but=reference):
                     pass  # it takes more than its file says, where a stack fills it up
-            self._name(name, reference)
+            self._name(name, reference, when)
             if give := self._read >= GIVE_BACK:
                 self._read = 0
         if give:
@@ -157,12 +180,21 @@ class Shelf:
 
     def _check(self, name: str) -> None:
         """Look a name up again: load the version that it stands for now, then let it answer, without a pause."""
+        when = time.monotonic()
         try:
-            reference = self._look_up(name)
+            with self._changed:
+                self._looking_since[name] = when
+            try:
+                reference = self._look_up(name)
+            finally:
+                with self._changed:
+                    del self._looking_since[name]
+                    if time.monotonic() - when > SLOW:
+                        self._away_until = time.monotonic() + SLOW
             with self._changed:
                 meant, _ = self._meaning.get(name, ("", 0.0))
                 if meant == reference:
-                    self._name(name, reference)
+                    self._name(name, reference, when)
             if meant not in ("", reference):  # "": it was evicted meanwhile
                 self._loaded(name)
         except TaskNotFound:
@@ -173,18 +205,22 @@ class Shelf:
                     self._meaning[name] = self._meaning[name][0], time.monotonic()
         finally:
             with self._changed:
-                self._checking.discard(name)
+                del self._checking[name]
 
     def forget(self, name: str) -> None:
-        """Let a name be looked up anew at its next use; what it stood for leaves memory, unless other names mean it."""
-        with self._changed:
-            self._unname(name)
+        """Let a name, with its versions and tags, be looked up anew at its next use.
 
-    def _name(self, name: str, reference: str) -> None:
-        """Let a name stand for a version in memory from now on, and no more for another."""
+        What it stood for leaves memory, unless other names mean it.
+        """
+        with self._changed:
+            for each in [each for each in self._meaning if each == name or each.startswith(f"{name}@")]:
+                self._unname(each)
+
+    def _name(self, name: str, reference: str, when: float) -> None:
+        """Let a name stand for a version in memory from now on, and no more for another; it was looked up at `when`."""
         if self._meaning.get(name, (reference, 0.0))[0] != reference:
             self._unname(name)
-        self._meaning[name] = reference, time.monotonic()
+        self._meaning[name] = reference, when
         self._here[reference].names.add(name)
 
     def _unname(self, name: str) -> None:
@@ -259,7 +295,8 @@ class Shelf:
             return list(self._here)
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._look_ups):
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _copy(done: Future[Any], to: Future[Any]) -> None:

@@ -19,7 +19,7 @@ from adaptree.data.events import Event, Listener
 from adaptree.errors import AdaptreeError
 from adaptree.serve.jobs.worker import LEASE, Worker
 from adaptree.training.work.executor import Call, Executor, executor_for
-from adaptree.training.work.shared_store import check_known, known
+from adaptree.training.work.shared_store import check_known, known, place_of
 
 if TYPE_CHECKING:
     from adaptree.models.base import Base
@@ -54,7 +54,7 @@ class JobPlace:
 
         encoder_of(base)
         folder = Path(base).expanduser()
-        return cls(store.location, store.index.server, folder.resolve() if folder.is_dir() else base, **more)
+        return cls(place_of(store), store.index.server, folder.resolve() if folder.is_dir() else base, **more)
 
 
 class ClusterWorkers:

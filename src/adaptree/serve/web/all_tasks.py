@@ -71,7 +71,8 @@ def _fitting(service: Service, summaries: Sequence[Summary]) -> list[Summary]:
 
 
 async def _lines(service: Service, caller: Caller, text: str, tasks: Sequence[Summary]) -> AsyncIterator[bytes]:
-    began, before = time.perf_counter(), service.engine.counts["batches"]
+    before = (await asyncio.to_thread(service.engine.stats))["batches"]
+    began = time.perf_counter()
     pending: set[asyncio.Task[dict[str, Any]]] = set()
     answered = 0
     left = iter(tasks)
@@ -85,8 +86,8 @@ async def _lines(service: Service, caller: Caller, text: str, tasks: Sequence[Su
             found = [each.result() for each in done]
             answered += sum("answer" in each for each in found)
             yield "".join(f"{json_text(each)}\n" for each in found).encode()
-        batches = service.engine.counts["batches"] - before
         seconds = time.perf_counter() - began
+        batches = (await asyncio.to_thread(service.engine.stats))["batches"] - before
         yield f"{json_text({'done': answered, 'seconds': seconds, 'batches': batches})}\n".encode()
     finally:
         for each in pending:

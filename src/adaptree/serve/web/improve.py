@@ -231,7 +231,7 @@ async def take(request: Request, task: str) -> Response:
     asked = await _Asked.of(request, task)
     found = await asyncio.to_thread(_candidate, asked)
     reference = await asyncio.to_thread(improving.take, asked.service.engine.store, asked.name, found)
-    _forget(asked)
+    await asyncio.to_thread(_forget, asked)
     return as_json({"task": reference})
 
 
@@ -242,7 +242,7 @@ async def discard(request: Request, task: str) -> Response:
     await asyncio.to_thread(
         improving.discard, asked.service.engine.store, asked.jobs, found, asked.caller.tenant
     )  # fmt: skip
-    _forget(asked)
+    await asyncio.to_thread(_forget, asked)
     return as_json({"discarded": found.job.id})
 
 

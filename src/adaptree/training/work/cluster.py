@@ -28,7 +28,7 @@ class RayCluster(Executor):
     sends_files = True
 
     def __init__(self, address: str, on_event: CallListener) -> None:
-        self._ray = _connected(address)
+        self._ray = connected(address)
         self._on_event = on_event
         self._running: dict[Any, Call] = {}
         self._sent: dict[Sent, Any] = {}
@@ -132,7 +132,7 @@ def _make(wanted: str, data: bytes, names: list[Sent], where: list[Any], events:
     return outcome
 
 
-def _connected(address: str) -> Any:
+def connected(address: str) -> Any:
     """Return the module `ray`, connected to a cluster; raise UsageError where that cannot be."""
     scheme, _, host = address.partition("://")
     if scheme != RAY:

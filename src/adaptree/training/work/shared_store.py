@@ -23,6 +23,11 @@ def streams_folder(store: Store) -> Path:
     return store.path / STREAMS
 
 
+def place_of(store: Store) -> str:
+    """Return where other machines find a store: its URL, or the whole path of its folder."""
+    return str(store.path.resolve()) if store.location == str(store.path) else store.location
+
+
 @contextlib.contextmanager
 def known(store: Store, executor: Executor) -> Iterator[str]:
     """Yield the name of a file in a store's folder by which other machines know it; '' if they need not know it."""

@@ -11,7 +11,7 @@ from adaptree.data.events import Listener
 from adaptree.errors import StoreError, UsageError
 from adaptree.training.work.executor import Call, executor_for
 from adaptree.training.work.interrupt import ctrl_c
-from adaptree.training.work.shared_store import check_known, known
+from adaptree.training.work.shared_store import check_known, known, place_of
 
 if TYPE_CHECKING:
     from adaptree.tasks.store import Store
@@ -54,7 +54,7 @@ class Spread:
         found: dict[int, Any] = {}
         with contextlib.closing(executor), known(self.store, executor) as mark, ctrl_c() as pressed:
             for number, each in enumerate(arguments):
-                executor.submit(Call(str(number), in_store, (function, self.store.location, mark, each)))
+                executor.submit(Call(str(number), in_store, (function, place_of(self.store), mark, each)))
             while len(found) < len(arguments):
                 for outcome in executor.outcomes(LOOK):
                     if outcome.stopped:

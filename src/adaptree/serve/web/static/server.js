@@ -19,7 +19,7 @@ const FORMS = {
   texts_per_second: (value) => (value < 10 ? tenth(value) : count(value)), texts: count, answered: count, p50: time, p95: time,
   p50_now: time, p95_now: time, tasks_per_batch: tenth, rows_per_batch: tenth, tokens_per_second: count, waiting: count,
   failures: count, expired: count, tasks: count, shared_bytes: size, separate_bytes: size, bytes: size, memory: size,
-  loads: count, evictions: count, ratio: (value) => value === null ? "–" : `${value < 10 ? tenth(value) : count(value)}×`,
+  loads: count, evictions: count, replicas: count, ratio: (value) => value === null ? "–" : `${value < 10 ? tenth(value) : count(value)}×`,
 };
 
 const quantile = (share, counts, bounds) => {
