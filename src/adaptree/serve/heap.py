@@ -8,6 +8,7 @@ tasks have filled their budget. Elsewhere than on glibc, these functions do noth
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 from contextlib import suppress
 
@@ -26,3 +27,12 @@ def give_back() -> None:
     """Give the system all whole pages that were freed; it takes a millisecond for every ten megabytes of them."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
+def set_aside() -> None:
+    """Let the garbage collector look no more at what there is by now: the modules and the base, which stay.
+
+    They are about a million objects, and to go through all of them stops a server for nearly half a second.
+    """
+    gc.collect()
+    gc.freeze()

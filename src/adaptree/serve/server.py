@@ -29,7 +29,7 @@ from adaptree.errors import AdaptreeError, StoreError, UsageError
 from adaptree.serve.batcher import MAX_QUEUE
 from adaptree.serve.counts import Counts
 from adaptree.serve.engine import MEMORY, Engine
-from adaptree.serve.heap import share_heap
+from adaptree.serve.heap import set_aside, share_heap
 from adaptree.serve.http import create_app
 from adaptree.serve.jobs.processes import WorkerProcesses
 from adaptree.serve.jobs.queue import Jobs
@@ -274,9 +274,11 @@ def run(
         _signals_are_caught(),
         training(settings, store, engine.base.location, say),
     ):
+        server = Server(config(application(settings, engine, metrics), settings.limits))
+        set_aside()
         listening.listen(BACKLOG)  # who asks as soon as it is announced waits, and is not refused
         announce()
-        Server(config(application(settings, engine, metrics), settings.limits)).run([listening])
+        server.run([listening])
 
 
 class _signals_are_caught:  # noqa: N801
@@ -331,10 +333,12 @@ def worker_application() -> FastAPI:
     signal.signal(signal.SIGINT, _ignore)
     share_heap()
     try:
-        return application(settings, settings.engine(settings.open_store(), metrics), metrics)
+        found = application(settings, settings.engine(settings.open_store(), metrics), metrics)
     except AdaptreeError as error:
         print(f"✘ {error}", file=sys.stderr)
         sys.exit(STARTUP_FAILURE)
+    set_aside()
+    return found
 
 
 class BackgroundServer:

@@ -14,7 +14,7 @@ from typing import Any
 from adaptree.errors import AdaptreeError, StoreError, UsageError, WrongBase
 from adaptree.models.opening import base_of
 from adaptree.serve.engine import LATELY, Batch, Engine
-from adaptree.serve.heap import share_heap
+from adaptree.serve.heap import set_aside, share_heap
 from adaptree.tasks.store import Store
 
 FORGET = 15.0
@@ -85,6 +85,7 @@ class EngineReplica:
         self._number = 0
         self._servers: dict[str, float] = {}
         self._engine = place.engine(self._computed)
+        set_aside()
 
     def _computed(self, batch: Batch) -> None:
         lately = self._engine.lately
