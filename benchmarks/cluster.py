@@ -2,9 +2,10 @@
 
     python -m benchmarks.cluster            # prints JSON; two workers with one thread each
 
-Cells are counted from when each worker has done one: what is before is start-up. The seconds of a cell are those of its
-worker, from the end of one cell to the end of the next; the overhead on Ray is what they are more than in processes. A
-cell takes seconds, so that a difference of less than one wants many of them: --seeds 20 --rounds 3.
+Cells are counted from when each worker has begun its second one: what is before is start-up. A worker's seconds for a
+cell are those from one beginning to the next, and `beyond` is what they are more than the cell's own, which it measures
+itself from the loading of the base to the task: starting a process, sending the call and its answer, writing it down.
+The overhead on Ray is how much more that is than in processes.
 """
 
 from __future__ import annotations
@@ -38,26 +39,27 @@ def rows(path: Path, count: int = 120) -> Path:
 
 
 def measured(folder: Path, name: str, seeds: int) -> dict[str, float]:
-    """Return the seconds to the last cell of the start-up, and then of a worker for each cell."""
-    done: list[float] = []
+    """Return the seconds of the start-up, and then of a worker for each cell: in all, and beyond the cell's own."""
+    begun: list[float] = []
 
     def on_event(event: dict[str, Any]) -> None:
         if event["event"] == "cell":
-            done.append(time.perf_counter())
+            begun.append(time.perf_counter())
 
     began = time.perf_counter()
     api.compare(
         rows(folder / "rows.jsonl"), methods=("head",), out=folder / name, seeds=seeds, epochs=(1,),
         threads=1, on_event=on_event, **HOWS[name],
     )  # fmt: skip
-    start = done[WORKERS - 1]
-    cells = len(done) - WORKERS
-    return {"start_up": start - began, "cells": cells, "per_cell": WORKERS * (done[-1] - start) / cells}
+    start, cells = begun[WORKERS], len(begun) - 1 - WORKERS
+    found = [json.loads(path.read_text())["found"]["wall_seconds"] for path in (folder / name / "cells").glob("*.json")]
+    per_cell, own = WORKERS * (begun[-1] - start) / cells, statistics.fmean(found)
+    return {"start_up": start - began, "cells": cells, "per_cell": per_cell, "own": own, "beyond": per_cell - own}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=4, help="cells, of which the first of each worker is start-up")
+    parser.add_argument("--seeds", type=int, default=10, help="cells, of which the first of each worker is start-up")
     parser.add_argument("--rounds", type=int, default=1, help="how often each is measured, in turns")
     asked = parser.parse_args()
     found: dict[str, list[dict[str, float]]] = {name: [] for name in HOWS}
@@ -67,8 +69,8 @@ def main() -> None:
                 place = Path(folder) / str(i)
                 place.mkdir(exist_ok=True)
                 found[name].append(measured(place, name, asked.seeds))
-    per_cell = {name: statistics.median(each["per_cell"] for each in runs) for name, runs in found.items()}
-    said = {"runs": found, "per_cell": per_cell, "overhead": per_cell["ray"] - per_cell["processes"]}
+    beyond = {name: statistics.median(each["beyond"] for each in runs) for name, runs in found.items()}
+    said = {"runs": found, "beyond": beyond, "overhead": beyond["ray"] - beyond["processes"]}
     print(json.dumps({**said, "machine": platform.platform()}, indent=1))
 
 
