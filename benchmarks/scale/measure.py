@@ -168,6 +168,7 @@ def services(folder: Path) -> dict[str, Any]:
     os.sched_setaffinity(0, {0})
     base = at.load_base()
     found: dict[str, Any] = {"lengths": lengths(base), "batches": {}, "loading": {}}
+    speeds = [speed(base)]
     words = [sys.executable, "-m", "benchmarks.scale.measure", "burn", "--store", str(folder)]
     busy = subprocess.Popen(["taskset", "-c", "1", *words], stdout=subprocess.PIPE)
     try:
@@ -181,11 +182,31 @@ def services(folder: Path) -> dict[str, Any]:
         busy.kill()
         busy.wait()
     os.sched_setaffinity(0, {0, 1})
+    speeds.append(speed(base))
     found["http"] = http(store_of(folder, METHODS[0]), texts(base), connections=1)
     found["http_busy"] = http(store_of(folder, METHODS[0]), texts(base), connections=16)
     found["http_missing"] = missing(folder, texts(base))
+    speeds.append(speed(base))
+    found["speed"] = statistics.mean(speeds)
     found["base_bytes"] = sum(p.nbytes for p in base.hooked.backbone.state_dict().values())
     return found
+
+
+def speed(base: Any) -> float:
+    """Return the median seconds of a fixed piece of work on each core in turn: how fast the machine is just now.
+
+    That of a virtual machine changes from minute to minute. A run of replicas has its own, and in the simulation of it
+    all work takes as much longer, or less long, than when the services were measured.
+    """
+    some, cores, taken = texts(base)[:8], os.sched_getaffinity(0), []
+    for core in range(os.cpu_count() or 1):
+        os.sched_setaffinity(0, {core})
+        for _ in range(10):
+            began = time.perf_counter()
+            base.features(some)
+            taken.append(time.perf_counter() - began)
+    os.sched_setaffinity(0, cores)
+    return statistics.median(taken)
 
 
 def missing(folder: Path, sentences: Sequence[str]) -> dict[str, float]:
@@ -478,9 +499,10 @@ def replicas(folder: Path, routing: str, rates: Sequence[float], seconds: float)
             router = Router(2, routing)
             for port, names in zip(ports, router.in_memory(FIT, TASKS), strict=True):
                 fill(port, ask, names)
-            yield {"routing": routing, "rate": rate, "load": asdict(load), "fit": FIT} | loaded(
-                ports, pids, ask, load, router
-            )
+            before = speed(base)
+            run = loaded(ports, pids, ask, load, router)
+            now = statistics.mean((before, speed(base)))
+            yield {"routing": routing, "rate": rate, "load": asdict(load), "fit": FIT, "speed": now} | run
 
 
 def fill(port: int, ask: Requests, names: Sequence[int]) -> None:

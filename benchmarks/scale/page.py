@@ -37,11 +37,14 @@ HOW = """    python -m benchmarks.scale.measure services --store FOLDER
 
 def simulated(measured: dict[str, Any]) -> list[Result]:
     """Return what the simulation gives for each run of the two replicas, over the times that were measured alone."""
-    times = Times.of(measured)
+    times, usual = Times.of(measured), measured["services"].get("speed", 1.0)
     return [
-        simulate(Load(**each["load"]), times, replicas=2, routing=each["routing"], fit=each["fit"])
+        simulate(
+            Load(**each["load"]), times.at_speed(each.get("speed", usual) / usual), replicas=2, routing=each["routing"],
+            fit=each["fit"],
+        )
         for each in measured["replicas"]
-    ]
+    ]  # fmt: skip
 
 
 def error(run: dict[str, Any], result: Result, name: str) -> float:

@@ -24,7 +24,7 @@ from typing import Any
 from adaptree.serve.batcher import MAX_WAIT, Batcher, QueueFull, Unit, _any
 from adaptree.serve.limits import Limits
 from adaptree.serve.service import KNOWN
-from adaptree.serve.shelf import FRESH
+from adaptree.serve.shelf import FRESH, GRACE, LOOK_UPS
 from benchmarks.scale.load import Arrival, Load, Router, quantile
 
 LOADERS = 2
@@ -81,6 +81,16 @@ class Times:
             look_up=loading["look_up_processor"],
             lengths=lengths,
         )
+
+    def at_speed(self, factor: float) -> Times:
+        """Return the times of a machine on which all work takes so many times as long."""
+        return replace(
+            self,
+            batch=lambda rows, length, tasks: factor * self.batch(rows, length, tasks),
+            loop=factor * self.loop, loop_busy=None if self.loop_busy is None else factor * self.loop_busy,
+            wake=factor * self.wake, respond=factor * self.respond, load=factor * self.load,
+            look_up=factor * self.look_up,
+        )  # fmt: skip
 
     def on_s3(self, measured: Mapping[str, Any], wait: float) -> Times:
         """Return the times with a store on S3, each of whose requests is answered after `wait` seconds."""
@@ -229,7 +239,7 @@ class Replica:
         self.clock, self.times, self.fit = clock, times, fit
         self.processor = Processor(clock, cores)
         self.loop, self.computing, self.responding = (Threads(self.processor) for _ in range(3))
-        self.loaders = Threads(self.processor, LOADERS)
+        self.loaders, self.look_ups = Threads(self.processor, LOADERS), Threads(self.processor, LOOK_UPS)
         self.batcher = Batcher() if wait is None else Batcher(max_wait=wait)
         self.counts: Counter[str] = Counter()
         self.under_way = 0
@@ -279,10 +289,16 @@ class Replica:
         if task in self._memory:
             self.counts["hits"] += 1
             self._memory.move_to_end(task)
-            if now - self._memory[task] > FRESH:
+            age = now - self._memory[task]
+            if age > FRESH:
                 self._memory[task] = now
                 self.counts["look_ups"] += 1
-                self.loaders.do(self.times.look_up, _nothing, self.times.look_up_wait)
+                waits = age > FRESH + GRACE
+                self.look_ups.do(
+                    self.times.look_up, lambda: self._put(request) if waits else None, self.times.look_up_wait
+                )
+                if waits:
+                    return
             self._put(request)
         elif task in self._loading:
             self._loading[task].append(request)
@@ -349,10 +365,6 @@ class Replica:
         self._users[request.task] -= 1
         self.under_way -= 1
         request.answered(status)
-
-
-def _nothing() -> None:
-    pass
 
 
 @dataclass
