@@ -30,6 +30,7 @@ from adaptree.data.encode import Encoding
 from adaptree.errors import TrainingError
 from adaptree.methods import Method
 from adaptree.methods.layers import top_layers
+from adaptree.models import shared_states
 from adaptree.models.base import Base
 from adaptree.models.cache_files import (
     FOLDER,
@@ -130,10 +131,14 @@ def open_cache(
                 again = "the file of the activation cache was damaged and is dropped: "
             if flat is None:
                 make_room(path, total)
+                flat = _shared(path, dtype, total, note)
+            if flat is None:
                 lower = f"{depth} lower layer{'s' * (depth > 1)}"
                 note(f"{again}computing the {lower} once for {len(ordered):,} texts ({sized(total)}).")
                 _fill(base, depth, members, sizes, dtype, path, total, stopped)
                 flat = mapped(path, dtype, total)
+                facts = {"base": base.name, "layers": depth, "texts": len(ordered), "precision": precision}
+                shared_states.offer(path, total, facts, note)
     except OSError as error:
         raise NotCacheable(f"the cache cannot be written ({error.strerror or error})") from error
     except Damaged as error:
@@ -150,6 +155,20 @@ def open_cache(
         return torch.from_numpy(states.astype(np.float32, copy=False)).to(base.device)
 
     _feed(hooked, depth, form, states_of)
+
+
+def _shared(path: Path, dtype: np.dtype[Any], total: int, note: Callable[[str], None]) -> Array | None:
+    """Return the states that another machine has computed and shared; None if there are none that are whole."""
+    if not shared_states.fetch(path, total, note):
+        return None
+    try:
+        found = mapped(path, dtype, total)
+    except Damaged:
+        path.unlink(missing_ok=True)
+        note("a file of the shared activation cache is damaged, and is computed again.")
+        return None
+    note(f"the lower layers' states come from the shared activation cache ({sized(total)}).")
+    return found
 
 
 def compute_below(base: Base, hooked: HookedModel, depth: int, precision: str) -> None:
