@@ -14,6 +14,7 @@ import torch
 
 import adaptree as at
 from adaptree.models.bank import Group
+from adaptree.serve import server
 from adaptree.serve import shelf as shelf_module
 from adaptree.serve.engine import Engine
 from adaptree.serve.heap import give_back
@@ -131,3 +132,21 @@ def test_what_was_freed_in_the_midst_of_the_heap_is_given_back() -> None:
 def _resident() -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("RssAnon:"))
+
+
+def test_the_collector_of_a_server_leaves_alone_what_was_there_before_the_first_request(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen: list[int] = []
+    monkeypatch.setattr(server.Server, "run", lambda self, sockets: frozen.append(gc.get_freeze_count()))
+    settings = server.ServeSettings(
+        store=str(world.store.path), base=world.base.location, threads=1, log="", jobs=False, port=0
+    )
+    try:
+        with server.bind(settings.host, 0) as listening:
+            server.run(settings, settings.check(), listening, lambda: frozen.append(gc.get_freeze_count()))
+    finally:
+        gc.unfreeze()
+    announced, ran = frozen
+    assert announced > len(gc.get_objects()) / 2
+    assert ran == announced
