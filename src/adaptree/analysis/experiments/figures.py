@@ -201,6 +201,9 @@ def spreads(
         if lines and name in lines:
             axis.axhline(lines[name], color=colour, ls="--", lw=1.2, label=f"{name}, full fine-tuning")
     log_scale(axis)
+    measured = sorted({x for curve in curves.values() for x in curve})
+    axis.set_xticks(measured, [f"{x:g}" for x in measured])
+    axis.minorticks_off()
     axis.set(title=title, xlabel=xlabel, ylabel="points")
     axis.legend()
     save(figure, path)
