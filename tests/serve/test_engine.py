@@ -151,9 +151,12 @@ def test_what_is_wrong_is_said_and_the_others_are_answered(engine: Engine, base:
     for name, wrong in (("nowhere", TaskNotFound), ("m0@7", TaskNotFound), ("No!", BadName)):
         with pytest.raises(wrong):
             engine.predict(name, TEXTS[:1])
+    before = engine.stats()
     for given in ([3], [("a", "b")], [None]):
         with pytest.raises(UsageError):
             engine.predict("m0", given)
+    after = engine.stats()
+    assert (after["refused"] - before["refused"], after["failures"] - before["failures"]) == (3, 0)
     assert len(good.result(30)) == 2
     assert not any(served.busy for served in engine.shelf._here.values()), "what failed is not in use any more"
 

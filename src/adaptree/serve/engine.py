@@ -227,7 +227,7 @@ class Engine:
             else:
                 self._finish(request)
         except UsageError as error:
-            self.counts["failures"] += 1
+            self.counts["refused"] += 1
             request.fail(error)
         except BaseException:
             request.done()
@@ -435,8 +435,8 @@ class Engine:
     def stats(self) -> dict[str, Any]:
         """Return figures: since the start, and of the last batches."""
         return {
-            **{name: self.counts[name] for name in ("requests", "answered", "failures", "expired", "rows", "batches")},
-            **{name: self.counts[name] for name in ("prompt_tokens", "written_tokens")},
+            **{name: self.counts[name] for name in ("requests", "answered", "refused", "failures", "expired")},
+            **{name: self.counts[name] for name in ("rows", "batches", "prompt_tokens", "written_tokens")},
             "waiting": self.batcher.waiting,
             "writing": len(self.writing),
             "tasks": len(self.shelf),

@@ -44,6 +44,7 @@ COUNTERS = {
     "loads": ("adaptree_task_loads", "Tasks that were read from the store."),
     "evictions": ("adaptree_task_evictions", "Tasks that made room for others."),
     "answered": ("adaptree_answered", "Requests of the engine that were answered."),
+    "refused": ("adaptree_refused", "Requests whose inputs or options do not fit the task."),
     "failures": ("adaptree_failures", "Requests of the engine that failed."),
     "expired": ("adaptree_expired", "Requests of the engine that came too late."),
     "batches": ("adaptree_batches", "Batches that were computed."),

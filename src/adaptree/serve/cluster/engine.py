@@ -222,8 +222,8 @@ class ClusterEngine:
         said = self._hear()
         counts: dict[str, Any] = _sums(list(self._counted.values()))
         now = _sums([{name: each.stats[name] for name in NOW} for each in said])
-        names = ("requests", "answered", "failures", "expired", "rows", "batches", "prompt_tokens", "written_tokens")
-        empty = dict.fromkeys((*names, "hits", "loads", "evictions", *NOW), 0)
+        names = ("requests", "answered", "refused", "failures", "expired", "rows", "batches")
+        empty = dict.fromkeys((*names, "prompt_tokens", "written_tokens", "hits", "loads", "evictions", *NOW), 0)
         return {**empty, **counts, **now, **averages(list(self.lately))}
 
     def close(self) -> None:
