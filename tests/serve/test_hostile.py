@@ -15,6 +15,8 @@ import pytest
 
 from adaptree.serve.limits import Limits
 from adaptree.tasks.store import Store
+from tests.bases import words_csv
+from tests.serve.jobs.site import QUICK, send
 from tests.serve.serving import Asker, World, served
 
 PATHS = ["/v1/tasks", "/v1/tasks/words", "/v2/models/words", "/metrics", "/health", "/ready", "/docs", "/v2"]
@@ -226,6 +228,18 @@ def test_schemathesis_finds_nothing_where_a_task_is_removed(world: World, tmp_pa
         store.tag("words@1", "stable")
     schemathesis(World(tmp_path, world.base, store), tmp_path, REAL, HOOKS, "--include-method", "DELETE")
     assert ("words" in store) == tagged
+
+
+@pytest.mark.slow
+def test_schemathesis_finds_nothing_in_the_events_of_a_job(world: World, tmp_path: Path) -> None:
+    own = World(tmp_path, world.base, Store(tmp_path / "store"))
+    own.store.add(world.store["words"])
+    with served(own) as (ask, _):
+        file = send(ask, words_csv(tmp_path / "words.csv").read_bytes()).json["id"]
+        job = ask.post("/v1/jobs", {"file": file, "settings": {**QUICK, "name": "learned"}}).json["id"]
+        assert ask.post(f"/v1/jobs/{job}/cancel", {}).json["state"] == "cancelled"
+    config = f'[parameters]\n"path.id" = "{job}"\n'
+    schemathesis(own, tmp_path, config, HOOKS, "--include-path", "/v1/jobs/{id}/events")
 
 
 WRITE = """

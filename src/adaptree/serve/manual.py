@@ -19,6 +19,12 @@ from adaptree.serve.limits import Limits
 
 JSON, NDJSON, BYTES = "application/json", "application/x-ndjson", "application/octet-stream"
 FORM, EVENTS = "multipart/form-data", "text/event-stream"
+TEXT = {"type": "string"}
+EVENT = {
+    "type": "object",
+    "properties": {"id": TEXT, "event": TEXT, "data": {"type": "string", "contentMediaType": JSON}},
+    "description": "One event: its number, what kind it is, and an object.",
+}
 MEANINGS = {
     400: "This is not an HTTP request.",
     401: "There is no key, or a wrong one.",
@@ -173,14 +179,16 @@ def _bodies(path: str, operation: _Operation) -> dict[str, Any]:
 
 def _responses(operation: _Operation) -> dict[str, Any]:
     if operation.answer is None:
-        good: dict[str, Any] = {EVENTS if operation.events else "text/plain": {"schema": {"type": "string"}}}
+        good: dict[str, Any] = {EVENTS: {"schema": EVENT}} if operation.events else {"text/plain": {"schema": TEXT}}
     else:
         good = {JSON: _ref(operation.answer)}
         if operation.events:
             good[EVENTS] = {"schema": {"description": "With stream: each event is a piece, and the last one [DONE]."}}
         if operation.lines is not None:
             good[NDJSON] = _ref(schemas.Prediction)
-    found = {str(operation.status): {"description": "Done.", "content": good}}
+    found: dict[str, Any] = {str(operation.status): {"description": "Done.", "content": good}}
+    if operation.answer is None and operation.events:
+        found["204"] = {"description": "There is nothing more to come."}
     for status in sorted({400, *operation.errors}):
         error: dict[str, Any] = {"description": MEANINGS[status], "content": {JSON: _ref(schemas.ErrorBody)}}
         if status in (429, 503):

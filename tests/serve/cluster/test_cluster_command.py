@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -15,6 +16,7 @@ from adaptree.cli import main
 from adaptree.errors import UsageError
 from adaptree.serve.cluster import Replicas
 from adaptree.serve.cluster.replicas import Application
+from adaptree.tasks.store import Store
 from tests.bases import words_csv
 from tests.serve.jobs.site import QUICK, send
 from tests.serve.serving import World
@@ -59,8 +61,10 @@ def test_the_command_serves_trains_a_job_on_the_cluster_and_stops(
 ) -> None:
     from ray import serve
 
+    shutil.copytree(world.store.path, tmp_path / "store")  # its jobs are its own
+    own = World(world.folder, world.base, Store(tmp_path / "store"))
     options = ("--cluster", "ray", "--memory", "100MB", "--log", "none")
-    with serving(world, *options, RAY_ADDRESS=ray_cluster.address) as (process, ask, lines):
+    with serving(own, *options, RAY_ADDRESS=ray_cluster.address) as (process, ask, lines):
         assert ask.post("/v1/tasks/words/predict", {"inputs": ["lion"]}).status == 200
         assert ask.get("/server/figures").json["replicas"] == 1
         sent = send(ask, words_csv(tmp_path / "words.csv").read_bytes())
@@ -77,4 +81,3 @@ def test_the_command_serves_trains_a_job_on_the_cluster_and_stops(
         assert process.wait(60) == 0
     left = {name: each.status for name, each in serve.status().applications.items()}
     assert set(left.values()) <= {"DELETING"}, "nobody else uses the replicas"
-    world.store.remove("trained")
