@@ -103,6 +103,8 @@ class ServeSettings:
                 "with --cluster the replicas compute, and one process answers HTTP.",
                 hint="Leave out --workers; start more servers beside it if one is not enough.",
             )
+        if self.cluster is None and self.replicas != ServeSettings.replicas:
+            raise UsageError("replicas are of a cluster.", hint="--cluster ray, or --workers for processes here")
         if self.cluster is not None:
             from adaptree.serve.cluster import Replicas
 

@@ -37,6 +37,7 @@ def refused(capsys: pytest.CaptureFixture[str], world: World, *options: str) -> 
 def test_what_cannot_work_is_said_in_one_line(capsys: pytest.CaptureFixture[str], world: World) -> None:
     assert "--cluster ray://HOST:10001" in refused(capsys, world, "--cluster", "slurm")
     assert "--replicas 2, or 1-4" in refused(capsys, world, "--cluster", "ray", "--replicas", "4-1")
+    assert "--cluster ray, or --workers" in refused(capsys, world, "--replicas", "3")
     assert "Leave out --workers" in refused(capsys, world, "--cluster", "ray", "--workers", "2")
 
 
